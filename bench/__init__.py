@@ -1,0 +1,1 @@
+"""One script a claim; README.md lists them. `python -m bench` shows and runs them."""

@@ -1,0 +1,1 @@
+"""srtkit: a serving runtime whose parts are plugins."""

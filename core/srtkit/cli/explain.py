@@ -1,0 +1,27 @@
+"""`srt explain`: the wiring plan and the memory plan, before any weight is read."""
+
+from __future__ import annotations
+
+import argparse
+
+from srtkit.cli.common import add_assume, add_settings, read_settings
+from srtkit.spec.cli import CliCommand
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `srt explain`."""
+    parser.epilog = "example:\n  srt explain --config configs/quickstart.toml"
+    add_settings(parser)
+    add_assume(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the explanation."""
+    settings = read_settings(arguments)
+    from srtkit.config.resolve import explain
+
+    print(explain(settings, arguments.assume))
+    return 0
+
+
+COMMAND = CliCommand("explain", "Print wiring and memory of a settings file.", configure, run)

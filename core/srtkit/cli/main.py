@@ -1,0 +1,110 @@
+"""`srt`: finds the sub-command that was typed, imports only that, and words what goes wrong.
+
+Sub-commands are `CliCommand`s: core's own, and those that other distributions offer under
+`srtkit.cli.v1`, which are listed from metadata and imported when typed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.metadata
+import os
+import sys
+from collections.abc import Sequence
+
+from srtkit.cli import exits
+from srtkit.config.hints import did_you_mean
+from srtkit.plugins.registry import Registry, discover
+from srtkit.spec.cli import CliCommand
+from srtkit.spec.errors import PluginDuplicate, SrtError
+
+OWN = {
+    "serve": "serve a model over HTTP",
+    "plugins": "list, show and trace plugins",
+    "config": "check a settings file, write one, or print the schema",
+    "explain": "print wiring and memory of a settings file, before any weight is read",
+    "doctor": "look for what is wrong with this installation",
+}
+"""Core's sub-commands: `srtkit.cli.<name>.COMMAND`."""
+
+HELP = """usage: srt [--help] [--version] COMMAND ...
+
+srtkit serves large language models; everything that depends on hardware or model is a plugin.
+
+commands:
+{commands}
+
+examples:
+  srt serve --config configs/quickstart.toml     serve what a file describes
+  srt serve org/name                             serve a model with settings for this machine
+  srt plugins list                               what is installed
+  srt config init org/name > my.toml             write a file to start from
+  srt COMMAND --help                             arguments of a command
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line; returns the exit code."""
+    try:
+        return _run(list(sys.argv[1:] if argv is None else argv))
+    except SrtError as error:
+        return _fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        return _fail("stopped by Ctrl-C", exits.INTERRUPTED)
+    except BrokenPipeError:  # the reader of a pipe has gone: nothing is left to say, and nowhere to say it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        return _fail(*exits.os_error(error))
+
+
+def _fail(sentence: str, code: int) -> int:
+    print(f"error: {sentence}", file=sys.stderr)
+    return code
+
+
+def _run(argv: list[str]) -> int:
+    name, rest = (argv[0], argv[1:]) if argv else ("--help", [])
+    if name in ("-h", "--help"):
+        print(HELP.format(commands=_commands(discover())), end="")
+        return 0 if argv else exits.USAGE
+    if name == "--version":
+        print(f"srtkit-core {importlib.metadata.version('srtkit-core')}")
+        return 0
+    command = _find(name, discover())
+    if command is None:
+        return exits.USAGE
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog=f"srt {name}", description=command.help, formatter_class=form)
+    command.configure(parser)
+    try:
+        arguments = parser.parse_args(rest)
+    except SystemExit as end:  # argparse has printed help, or what was wrong
+        return int(end.code or 0)
+    return command.run(arguments)
+
+
+def _find(name: str, registry: Registry) -> CliCommand | None:
+    """The typed sub-command, imported; None after saying that there is none."""
+    others = [offer for offer in registry.of("cli") if offer.name == name]
+    if name in OWN and others:
+        cause = f"is a command of srtkit-core, and {others[0].distribution} offers it too"
+        raise PluginDuplicate(others[0].part, cause, f"pip uninstall {others[0].distribution}")
+    if name in OWN:
+        command: CliCommand = importlib.import_module(f"srtkit.cli.{name}").COMMAND
+        return command
+    if others:
+        from srtkit.plugins.loading import load
+
+        plugin: CliCommand = load(registry.find("cli", name))
+        return plugin
+    hint = did_you_mean(name, [*OWN, *(offer.name for offer in registry.of("cli"))])
+    _fail(f'srt: there is no command "{name}"' + (f", {hint}" if hint else ""), exits.USAGE)
+    return None
+
+
+def _commands(registry: Registry) -> str:
+    rows = list(OWN.items())
+    rows += [(offer.name, f"from {offer.distribution} {offer.version}") for offer in registry.of("cli")]
+    return "\n".join(f"  {name:10} {text}" for name, text in rows)

@@ -1,0 +1,150 @@
+"""`srt plugins list | show | trace`: what is installed, what one plugin offers, how a file is wired."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from srtkit.cli.common import add_assume, add_settings, read_settings, table
+from srtkit.plugins.catalogue import OFFICIAL, official_distribution
+from srtkit.plugins.registry import Registry, discover
+from srtkit.spec.cli import CliCommand
+from srtkit.spec.errors import ConfigError, PluginError
+from srtkit.spec.versions import CONTRACTS
+
+if TYPE_CHECKING:
+    from srtkit.plugins.registry import Offer
+
+EPILOG = """examples:
+  srt plugins list --available
+  srt plugins list --config my.toml --json
+  srt plugins show attention:torch
+  srt plugins trace --config my.toml
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `srt plugins`."""
+    parser.epilog = EPILOG
+    actions = parser.add_subparsers(required=True, metavar="list|show|trace")
+    listing = actions.add_parser("list", help="installed plugins, from metadata; imports none without --config")
+    listing.add_argument("--json", action="store_true", help="print JSON")
+    listing.add_argument("--available", action="store_true", help="official plugins that are not installed, too")
+    add_settings(listing)
+    listing.set_defaults(action=_list)
+    show = actions.add_parser("show", help="one plugin: origin, contract, options, and the lines that switch it on")
+    show.add_argument("plugin", metavar="KIND:NAME")
+    show.set_defaults(action=_show)
+    trace = actions.add_parser("trace", help="every decision and load of wiring a file, with times")
+    add_settings(trace)
+    add_assume(trace)
+    trace.set_defaults(action=_trace)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the chosen action."""
+    code: int = arguments.action(arguments)
+    return code
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    registry = discover()
+    faults = list(registry.faults)
+    used = _used(arguments, registry, faults) if arguments.config else set()
+    plugins = [
+        {
+            "kind": offer.kind,
+            "name": offer.name,
+            "distribution": offer.distribution,
+            "version": offer.version,
+            "entry_point": f"{offer.group}: {offer.value}",
+            "status": _status(offer, offer in used, arguments.config),
+        }
+        for offer in registry.offers
+    ]
+    if arguments.available:
+        plugins += list(_available(registry))
+    if arguments.json:
+        print(json.dumps({"plugins": plugins, "faults": faults}, indent=2))
+        return 0
+    head = ("KIND", "NAME", "DISTRIBUTION", "VERSION", "STATUS")
+    print(table([head, *([plugin[column.lower()] for column in head] for plugin in plugins)]))
+    for fault in faults:
+        print(f"warning: {fault}")
+    return 0
+
+
+def _used(arguments: argparse.Namespace, registry: Registry, faults: list[str]) -> set[Offer]:
+    from srtkit.plugins.wiring import wire
+
+    try:
+        return {plugin.offer for plugin in wire(read_settings(arguments), registry)[0].plugins}
+    except PluginError as error:
+        faults.append(f"{arguments.config} cannot be wired: {error.part}: {error.cause}")
+        return set()
+
+
+def _status(offer: Offer, used: bool, file: Path | None) -> str:
+    if not offer.speaks_ours:
+        ours = f"v{CONTRACTS[offer.kind].major}" if offer.kind in CONTRACTS else "no such kind"
+        return f"other major: v{offer.major}, this core speaks {ours}"
+    return f"used by {file}" if used else "installed"
+
+
+def _available(registry: Registry) -> Iterator[dict[str, str]]:
+    installed = {(offer.kind, offer.name) for offer in registry.offers}
+    for kind, names in OFFICIAL.items():
+        for name in names:
+            if (kind, name) not in installed:
+                dist = official_distribution(kind, name)
+                row = {"kind": kind, "name": name, "distribution": dist, "version": "-", "entry_point": ""}
+                yield {**row, "status": f"pip install {dist}"}
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from srtkit.config.toml_text import option_lines
+    from srtkit.plugins.loading import load
+
+    kind, colon, name = arguments.plugin.partition(":")
+    if not colon:
+        raise ConfigError("srt plugins show", f'"{kind}" is not of the form KIND:NAME', "see `srt plugins list`")
+    offer = discover().find(kind, name)
+    descriptor = load(offer, strict=True)
+    rows = [
+        ("distribution", f"{offer.distribution} {offer.version}"),
+        ("entry point", f"{offer.group}: {offer.name} = {offer.value}"),
+        ("contract", f"{descriptor.contract}; this core speaks {CONTRACTS[kind].version}"),
+        ("requires", ", ".join(sorted(descriptor.requires)) or "nothing of later minors"),
+    ]
+    print(f"{offer.part}\n{table(rows)}\n")
+    if kind == "cli":
+        print(f"srt {name} --help")
+        return 0
+    many = CONTRACTS[kind].kind in ("graph_runner", "model_loader", "ops", "models")
+    print(f"[{kind}]\nuse = {json.dumps([offer.name] if many else offer.name)}")
+    if descriptor.options.model_fields:
+        print("\n".join([f"[{kind}.options.{offer.name}]", *option_lines(descriptor.options)]))
+    return 0
+
+
+def _trace(arguments: argparse.Namespace) -> int:
+    from srtkit.plugins.trace import Trace
+    from srtkit.plugins.wiring import wire
+
+    settings = read_settings(arguments)
+    started = time.perf_counter()
+    registry, trace = discover(), Trace()
+    trace.add("discover", "metadata", f"{len(registry.offers)} entry points", time.perf_counter() - started)
+    try:
+        wire(settings, registry, assume=arguments.assume, trace=trace)
+    finally:  # a trace is wanted most when wiring fails
+        rows: list[Any] = [(f"{e.seconds * 1e3:.1f} ms", e.action, e.part, e.detail) for e in trace.events]
+        print(table([("TIME", "ACTION", "PART", "DETAIL"), *rows]))
+    return 0
+
+
+COMMAND = CliCommand("plugins", "List, show and trace plugins.", configure, run)

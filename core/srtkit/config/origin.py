@@ -1,0 +1,123 @@
+"""Where a setting was written: a line of the file, `--set`, or an environment variable.
+
+Turns pydantic's errors into `ConfigError`s that say so. Knows TOML's statements and pydantic's error
+records, but no option by name.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from srtkit.config.hints import did_you_mean
+from srtkit.spec.errors import ConfigError
+
+KeyPath = tuple[str, ...]
+"""A setting's place: ("attention", "options", "aiter", "prefer_layout")."""
+
+_SECRET = ("key", "token", "secret", "password")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What wrote which setting. `lines` maps a path in `file` to its line, counted from 1."""
+
+    file: str = ""
+    lines: Mapping[KeyPath, int] = field(default_factory=dict)
+    sets: frozenset[KeyPath] = frozenset()
+    environment: frozenset[KeyPath] = frozenset()
+
+    def where(self, path: KeyPath) -> str:
+        """`--set a.b`, `SRT_A__B`, or `file:line` of the path, else of the table around it, else the file."""
+        for length in range(len(path), 0, -1):
+            part = path[:length]
+            if part in self.sets:
+                return f"--set {'.'.join(part)}"
+            if tuple(name.lower() for name in part) in self.environment:
+                return f"SRT_{'__'.join(part).upper()}"
+            if part in self.lines:
+                return f"{self.file}:{self.lines[part]}"
+        return self.file or "settings"
+
+
+def key_lines(text: str) -> dict[KeyPath, int]:
+    """The line of every table and key of a valid TOML text.
+
+    The text is cut into statements, each the shortest run of lines that parses by itself: strings and
+    arrays over several lines, quoted keys and dotted keys then need no rules of their own.
+    """
+    lines = text.split("\n")
+    found: dict[KeyPath, int] = {}
+    table: KeyPath = ()
+    start = 0
+    while start < len(lines):
+        end, statement = _statement(lines, start)
+        is_header = lines[start].lstrip().startswith("[")
+        paths = [path if is_header else table + path for path in paths_of(statement)]
+        for path in paths:
+            found.setdefault(path, start + 1)
+        if is_header:
+            table = paths[-1]
+        start = end
+    return found
+
+
+def _statement(lines: list[str], start: int) -> tuple[int, dict[str, Any]]:
+    for end in range(start + 1, len(lines) + 1):
+        try:
+            return end, tomllib.loads("\n".join(lines[start:end]))
+        except tomllib.TOMLDecodeError:
+            continue
+    raise AssertionError("the whole text was valid TOML")
+
+
+def paths_of(table: Mapping[str, Any], prefix: KeyPath = ()) -> Iterator[KeyPath]:
+    """Every key of a nested table, outer ones first."""
+    for key, value in table.items():
+        yield (*prefix, key)
+        if isinstance(value, dict):
+            yield from paths_of(value, (*prefix, key))
+
+
+def config_error(error: ValidationError, model: type[BaseModel], origin: Origin, prefix: KeyPath = ()) -> ConfigError:
+    """All mistakes that pydantic found in the table at `prefix`, each with its place."""
+    mistakes = [_mistake(dict(record), model, origin, prefix) for record in error.errors(include_url=False)]
+    if len(mistakes) == 1:
+        return ConfigError(*mistakes[0])
+    lines = [f"{where}: {cause}" + (f" ({remedy})" if remedy else "") for where, cause, remedy in mistakes]
+    return ConfigError("config", "\n  ".join([f"{len(mistakes)} mistakes", *lines]))
+
+
+def _mistake(
+    record: Mapping[str, Any], model: type[BaseModel], origin: Origin, prefix: KeyPath
+) -> tuple[str, str, str]:
+    """Place, cause and remedy of one error record."""
+    local = tuple(str(part) for part in record["loc"])
+    path = prefix + local
+    where, dotted = origin.where(path), ".".join(path)
+    if record["type"] == "extra_forbidden":
+        known = field_names(model, local[:-1])
+        remedy = did_you_mean(local[-1], known) or f"known here: {', '.join(sorted(known)) or 'no keys'}"
+        table = ".".join(path[:-1])
+        return where, f'unknown key "{path[-1]}"' + (f" in [{table}]" if table else ""), remedy
+    if record["type"] == "missing":
+        return where, f"{dotted} is missing", "write it in the file, or give --set"
+    message = str(record["msg"]).removeprefix("Value error, ")
+    secret = any(word in path[-1].lower() for word in _SECRET) if path else True
+    shown = "" if secret or isinstance(record["input"], (dict, BaseModel)) else f", not {record['input']!r}"
+    subject = "" if where.endswith(dotted) else f"{dotted}: "
+    return where, f"{subject}{message}{shown}", ""
+
+
+def field_names(model: type[BaseModel], path: Iterable[str]) -> frozenset[str]:
+    """The keys that the table at `path` may have, empty where it is not one of the model's own."""
+    for name in path:
+        inner = model.model_fields[name].annotation if name in model.model_fields else None
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            return frozenset()
+        model = inner
+    return frozenset(model.model_fields)

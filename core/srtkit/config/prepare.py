@@ -1,0 +1,127 @@
+"""From settings to all decisions of a run: wire, describe the model, resolve. Reads no weights, imports no torch.
+
+The parent prepares; a rank gets `RankSpec`, the same facts as data, and arrives at the same `EngineConfig`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from srtkit.config.resolve import EngineConfig, resolve
+from srtkit.config.settings import Settings
+from srtkit.config.source import resolve_source
+from srtkit.plugins.loaded import LoadedPlugin, LoadedPlugins, load_wiring
+from srtkit.plugins.plan import WiringPlan
+from srtkit.plugins.registry import discover
+from srtkit.plugins.wiring import wire
+from srtkit.spec.errors import LoaderError
+from srtkit.spec.facts import DeviceFacts
+from srtkit.spec.model_loader import ModelDescription, ModelLoaderDescriptor
+from srtkit.spec.platform import PlatformDefaults
+
+
+@dataclass(frozen=True)
+class RankSpec:
+    """What a rank process is told, as JSON: nothing is discovered or probed again."""
+
+    settings: dict[str, Any]
+    wiring: str
+    facts: DeviceFacts
+    defaults: PlatformDefaults
+    path: str
+    config: dict[str, Any]
+    folder: str
+    rank: int = 0
+
+    def to_json(self) -> bytes:
+        """One line."""
+        return msgspec.json.encode(self)
+
+    @staticmethod
+    def from_json(data: bytes) -> RankSpec:
+        """Undo `to_json`."""
+        return msgspec.json.decode(data, type=RankSpec)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A prepared run."""
+
+    settings: Settings
+    wiring: WiringPlan
+    loaded: LoadedPlugins
+    facts: DeviceFacts
+    defaults: PlatformDefaults
+    path: Path
+    description: ModelDescription
+    config: EngineConfig
+
+    def rank_spec(self, folder: Path) -> RankSpec:
+        """What rank 0 is told."""
+        return RankSpec(
+            self.settings.model_dump(mode="json"),
+            self.wiring.to_json(),
+            self.facts,
+            self.defaults,
+            str(self.path),
+            dict(self.description.config),
+            str(folder),
+        )
+
+
+def prepare(settings: Settings, *, assume: str | None = None) -> Run:
+    """Decide everything, with the error that fits when something is wrong."""
+    wiring, facts, defaults = wire(settings, discover(), assume=assume)
+    loaded = load_wiring(wiring)
+    path = resolve_source(settings.model.source, settings.model.revision)
+    loader = choose_loader(loaded, path)
+    descriptor: ModelLoaderDescriptor = loader.descriptor
+    description = descriptor.describe(path, loader.options)
+    config = resolve(settings, loaded, facts, defaults, description.config)
+    return Run(settings, wiring, loaded, facts, defaults, path, description, config)
+
+
+def restore(spec: RankSpec) -> tuple[Settings, LoadedPlugins, EngineConfig]:
+    """In a rank process: the same decisions from the same data."""
+    settings = Settings.model_validate(spec.settings)
+    loaded = load_wiring(WiringPlan.from_json(spec.wiring))
+    return settings, loaded, resolve(settings, loaded, spec.facts, spec.defaults, spec.config)
+
+
+def choose_loader(loaded: LoadedPlugins, path: Path) -> LoadedPlugin:
+    """The first named loader that reads the source's form. Raises `LoaderError` naming those asked."""
+    for plugin in loaded.all("model_loader"):
+        descriptor: ModelLoaderDescriptor = plugin.descriptor
+        if descriptor.accepts(path):
+            return plugin
+    asked = ", ".join(plugin.wired.part for plugin in loaded.all("model_loader"))
+    raise LoaderError(str(path), f"no loader reads this form (asked: {asked})", "name one under [model_loader] use")
+
+
+def explain(settings: Settings, assume: str | None = None) -> str:
+    """The wiring plan and the memory plan, for `srt explain`; no weight is read."""
+    run = prepare(settings, assume=assume)
+    config, facts = run.config, run.facts
+    lines = [f"device      {facts.name} ({facts.architecture}), {facts.memory_bytes / 2**30:.1f} GiB"]
+    lines += ["", f"wiring plan {run.wiring.digest[:12]}"]
+    for plugin in run.wiring.plugins:
+        lines.append(f"  {plugin.id:<28} {plugin.distribution} {plugin.version}  contract {plugin.contract}")
+    lines += [f"  degraded: {sentence}" for sentence in run.wiring.degraded]
+    model = config.model
+    lines += ["", f"model       {model.architecture}, {model.dtype}, context {config.limits.max_context:,} tokens"]
+    for choice in config.groups:
+        group, layout = choice.group, choice.layout
+        lines.append(
+            f"  {group.name:<10} {len(group.layers)} layers, {group.spec.q_heads}/{group.spec.kv_heads} heads x "
+            f"{group.spec.head_dim}, layout {layout.name}, page {layout.page_tokens}, {choice.backend.wired.part}"
+        )
+    for runner in config.runners:
+        lines.append(f"  {runner.plugin.wired.part}: {len(runner.keys)} captured shapes")
+    lines += ["", "memory plan, before any weight is read"]
+    lines += ["  " + line for line in config.memory.lines(config.limits.page_size)]
+    lines.append(f"  steps in flight: {config.limits.depth}")
+    return "\n".join(lines)

@@ -1,0 +1,211 @@
+"""Settings, plugins and model facts → `EngineConfig`: a pure function, run before any weight is read.
+
+Everything that `auto` or None stood for gets its value here, every cross-kind condition is checked, and
+each refusal names both sides. Parent and children call it with equal arguments and get equal results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from srtkit.config.memory import GIB, MemoryPlan, MemoryWish, plan_memory
+from srtkit.config.settings import Settings
+from srtkit.plugins.loaded import LoadedPlugin, LoadedPlugins
+from srtkit.spec.attention import AttentionCapabilities, AttentionDescriptor, LayerGroup, check_spec
+from srtkit.spec.errors import Unsupported
+from srtkit.spec.facts import DeviceFacts, Limits
+from srtkit.spec.graph_runner import CaptureLevel, GraphRunnerDescriptor
+from srtkit.spec.kv import FULL, KVLayout, negotiate
+from srtkit.spec.models import ModelPlan, ModelsDescriptor, PlanRequest
+from srtkit.spec.platform import PlatformDefaults
+from srtkit.spec.prefix_cache import CacheCapabilities, PrefixCacheDescriptor
+from srtkit.spec.step_plan import StepKey
+
+CAPTURE_ORDER: tuple[CaptureLevel, ...] = ("never", "one_token", "uniform", "any")
+
+
+@dataclass(frozen=True)
+class GroupChoice:
+    """A layer group, the layout its pages have, and the plugin that attends over it."""
+
+    group: LayerGroup
+    layout: KVLayout
+    backend: LoadedPlugin
+
+
+@dataclass(frozen=True)
+class RunnerChoice:
+    """A graph runner and the keys it captures, in the file's order."""
+
+    plugin: LoadedPlugin
+    keys: tuple[StepKey, ...]
+
+    def fit(self, wanted: StepKey) -> StepKey | None:
+        """The key that serves `wanted`, or None."""
+        descriptor: GraphRunnerDescriptor = self.plugin.descriptor
+        return descriptor.fit(wanted, self.keys)
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """All an engine needs to be built, decided."""
+
+    model: ModelPlan
+    config: Mapping[str, Any]
+    models: LoadedPlugin
+    groups: tuple[GroupChoice, ...]
+    runners: tuple[RunnerChoice, ...]
+    limits: Limits
+    memory: MemoryPlan
+    shares: bool
+
+    def fit(self, wanted: StepKey) -> StepKey:
+        """The key a step runs at: the first runner that has one; eager, the last, takes any."""
+        for runner in self.runners:
+            key = runner.fit(wanted)
+            if key is not None:
+                return key
+        return wanted
+
+
+def resolve(
+    settings: Settings,
+    loaded: LoadedPlugins,
+    facts: DeviceFacts,
+    defaults: PlatformDefaults,
+    config: Mapping[str, Any],
+) -> EngineConfig:
+    """Decide everything. Raises `Unsupported`, `ConfigError` or `OutOfMemory`; touches nothing."""
+    _refuse_what_is_not_built(settings)
+    dtype = defaults.dtype if settings.model.dtype == "auto" else settings.model.dtype
+    if dtype not in facts.dtypes:
+        raise Unsupported("model.dtype", f"{facts.name} does not compute in {dtype}", f"one of {sorted(facts.dtypes)}")
+    kv_dtype = dtype if settings.memory.kv_dtype == "auto" else settings.memory.kv_dtype
+    models, plan = _plan_model(loaded, PlanRequest(config, dtype, kv_dtype))
+    backend = loaded.one("attention")
+    attention: AttentionDescriptor = backend.descriptor
+    can = attention.capabilities(facts)
+    cache = loaded.one("prefix_cache")
+    cache_descriptor: PrefixCacheDescriptor = cache.descriptor
+    cache_can = cache_descriptor.capabilities(cache.options)
+    page_size = _page_size(settings, backend, can, cache, cache_can)
+    groups = _groups(plan, backend, can, page_size, facts)
+    max_context = min(settings.model.max_context or plan.max_context, plan.max_context)
+    scheduler = settings.scheduler
+    wish = MemoryWish(
+        fraction=settings.memory.fraction or defaults.memory_fraction,
+        kv_bytes=int((settings.memory.kv_gib or 0) * GIB),
+        kv_cap=int(float(defaults.extra.get("kv_gib_cap", "0")) * GIB),
+        max_rows=scheduler.max_running,
+        max_tokens=max(scheduler.chunk_tokens, scheduler.max_running),
+        max_context=max_context,
+        page_size=page_size,
+    )
+    memory = plan_memory(facts.memory_bytes, wish, plan, [(choice.group, choice.layout) for choice in groups])
+    limits = Limits(
+        max_rows=scheduler.max_running,
+        max_tokens=wish.max_tokens,
+        max_context=min(max_context, (memory.pages - 1) * page_size),
+        page_size=page_size,
+        depth=scheduler.depth if scheduler.depth is not None else int(facts.async_launch),
+    )
+    runners = _runners(loaded, can, limits)
+    return EngineConfig(plan, config, models, groups, runners, limits, memory, bool(cache_can.shares))
+
+
+def _refuse_what_is_not_built(settings: Settings) -> None:
+    attention = settings.attention
+    use = attention.use
+    asked = {
+        "parallel.tensor": settings.parallel.tensor > 1,
+        "parallel.pipeline": settings.parallel.pipeline > 1,
+        "parallel.data": settings.parallel.data > 1,
+        "server.workers": settings.server.workers > 1,
+        "attention.prefill": attention.prefill not in (None, use),
+        "attention.decode": attention.decode not in (None, use),
+        "attention.shadow": attention.shadow is not None,
+        "attention.draft": attention.draft is not None,
+    }
+    for option, given in asked.items():
+        if given:
+            raise Unsupported(option, "this version does not do it yet", "remove the line from the file")
+
+
+def _plan_model(loaded: LoadedPlugins, request: PlanRequest) -> tuple[LoadedPlugin, ModelPlan]:
+    named: Sequence[str] = request.config.get("architectures") or ()
+    known: set[str] = set()
+    for plugin in loaded.all("models"):
+        descriptor: ModelsDescriptor = plugin.descriptor
+        known |= descriptor.architectures
+        if any(name in descriptor.architectures for name in named):
+            plan = descriptor.plan(request)
+            _refuse_components(plan)
+            return plugin, plan
+    raise Unsupported(
+        "models",
+        f"no installed model plugin knows the architecture {', '.join(named) or '(none named in config.json)'}",
+        f"known: {', '.join(sorted(known))}",
+    )
+
+
+def _refuse_components(plan: ModelPlan) -> None:
+    others = [component.name for component in plan.components if component != FULL]
+    if others or plan.recurrent:
+        what = f"the component {others[0]}" if others else "recurrent layers"
+        raise Unsupported(f"models:{plan.architecture}", f"needs {what}, which this scheduler does not manage yet")
+
+
+def _page_size(
+    settings: Settings,
+    backend: LoadedPlugin,
+    can: AttentionCapabilities,
+    cache: LoadedPlugin,
+    cache_can: CacheCapabilities,
+) -> int:
+    wanted = settings.memory.page_size
+    candidates = can.page_sizes if wanted is None else [size for size in can.page_sizes if size == wanted]
+    for size in candidates:
+        if size in cache_can.page_sizes:
+            return size
+    raise Unsupported(
+        "memory.page_size",
+        f"{wanted or 'no size'} suits both {backend.wired.part} ({_sizes(can.page_sizes)}) and "
+        f"{cache.wired.part} ({cache_can.page_sizes.start} … {cache_can.page_sizes.stop - 1})",
+        "choose a size from both lists",
+    )
+
+
+def _sizes(sizes: Sequence[int]) -> str:
+    return ", ".join(str(size) for size in list(sizes)[:12]) + (" …" if len(sizes) > 12 else "")
+
+
+def _groups(
+    plan: ModelPlan, backend: LoadedPlugin, can: AttentionCapabilities, page_size: int, facts: DeviceFacts
+) -> tuple[GroupChoice, ...]:
+    """Layers of equal spec form a group; every group gets the layout all its users share."""
+    by_spec: dict[Any, list[int]] = {}
+    for layer, spec in plan.attention.items():
+        by_spec.setdefault(spec, []).append(layer)
+    descriptor: AttentionDescriptor = backend.descriptor
+    choices = []
+    for number, (spec, layers) in enumerate(by_spec.items()):
+        problem = check_spec(backend.wired.part, spec, can)
+        if problem:
+            raise Unsupported(
+                backend.wired.part,
+                f"{problem}, which {plan.architecture} needs in layer {layers[0]}",
+                "name another attention backend",
+            )
+        layout = negotiate([(backend.wired.part, descriptor.kv_layouts(spec, page_size, facts))])
+        choices.append(GroupChoice(LayerGroup(f"{spec.component}.{number}", spec, tuple(layers)), layout, backend))
+    return tuple(choices)
+
+
+def _runners(loaded: LoadedPlugins, can: AttentionCapabilities, limits: Limits) -> tuple[RunnerChoice, ...]:
+    chosen = []
+    for plugin in loaded.all("graph_runner"):
+        descriptor: GraphRunnerDescriptor = plugin.descriptor
+        chosen.append(RunnerChoice(plugin, tuple(descriptor.keys(limits, can.capture, plugin.options))))
+    return tuple(chosen)

@@ -1,0 +1,308 @@
+"""The settings of a run: what the TOML file, `SRT_` variables and `--set` may say. At most 40 options.
+
+Plugins' own options stand in the `options` tables, unread here. Knows no plugin, model or device: what
+`auto` and None become is decided by `srtkit.config.resolve`.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    PrivateAttr,
+    ValidationError,
+)
+from pydantic import model_validator as check
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    InitSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
+
+from srtkit.config.hints import did_you_mean
+from srtkit.config.origin import KeyPath, Origin, config_error, key_lines, paths_of
+from srtkit.spec.errors import ConfigError
+
+PREFIX = "SRT_"
+
+
+def _as_names(value: object) -> object:
+    """A single name is a list of one; text from a variable or `--set` may hold a TOML array."""
+    if not isinstance(value, str):
+        return value
+    return tomllib.loads(f"names = {value}")["names"] if value.startswith("[") else (value,)
+
+
+def _unique(names: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(names)) < len(names):
+        raise ValueError("names a plugin twice")
+    return names
+
+
+Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_as_names), AfterValidator(_unique)]
+Options = dict[str, Any]
+FloatType = Literal["auto", "bfloat16", "float16", "float32"]
+
+
+class Section(BaseModel):
+    """A table of the file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class ModelSection(Section):
+    """What is served."""
+
+    source: str
+    """A folder, a GGUF file, `package:NAME/FILE` inside an installed package, or a hub id `org/name`."""
+    name: str | None = None
+    """The name clients use; by default the last part of `source`."""
+    dtype: FloatType = "auto"
+    """What is computed in; auto is the platform's choice."""
+    revision: str | None = None
+    """Branch, tag or commit of a hub id."""
+    generation_config: Literal["auto", "none"] = "auto"
+    """Whether sampling defaults come from the model's generation_config.json."""
+    max_context: PositiveInt | None = None
+    """Longest sequence in tokens; by default the model's, shortened to what memory holds."""
+
+
+class OnePlugin(Section):
+    """A kind of which one plugin is chosen."""
+
+    use: str | None = None
+    """The plugin's name, or "distribution:name" where two distributions offer it."""
+    options: Options = Field(default_factory=dict)
+    """The plugin's own table."""
+
+
+class PluginList(Section):
+    """A kind of which several plugins are chosen, in order."""
+
+    use: Names | None = None
+    """A name or a list of names, tried in this order."""
+    options: Options = Field(default_factory=dict)
+    """The plugins' own tables, one a plugin."""
+
+
+class AttentionSection(OnePlugin):
+    """Paged attention. What is not named follows `use`."""
+
+    prefill: str | None = None
+    """Backend of rows with more than the decode query length."""
+    decode: str | None = None
+    """Backend of decode rows."""
+    mla: str | None = None
+    """Backend of layers with latent attention."""
+    draft: str | None = None
+    """Backend of a draft model's layers."""
+    shadow: str | None = None
+    """Reference that every result is compared with; slow."""
+    fallback: Names = ()
+    """Backends to try when `use` cannot be loaded; the server then says that it is degraded."""
+
+    @check(mode="after")
+    def _contradictions(self) -> Self:
+        if self.use is not None and self.use in self.fallback:
+            raise ValueError(f'"{self.use}" is both use and fallback')
+        if self.shadow is not None and self.shadow == self.use:
+            raise ValueError(f'"{self.use}" cannot be its own shadow')
+        return self
+
+
+class ParallelSection(Section):
+    """How many ranks. One process each."""
+
+    tensor: PositiveInt = 1
+    """Ranks that share every layer."""
+    pipeline: PositiveInt = 1
+    """Groups of layers, one after another."""
+    data: PositiveInt = 1
+    """Independent copies of the model."""
+
+
+class SchedulerSection(Section):
+    """What runs when."""
+
+    max_running: PositiveInt = 64
+    """Most sequences in one step."""
+    chunk_tokens: PositiveInt = 2048
+    """Most prompt tokens in one step; longer prompts are prefilled in chunks."""
+    depth: NonNegativeInt | None = None
+    """Steps in flight; by default 0 where launches are synchronous, else 1."""
+    max_waiting: PositiveInt = 1024
+    """Most requests in the queue; beyond it clients get 503."""
+    policy: Literal["fcfs", "priority"] = "fcfs"
+    """Order of the queue: arrival, or the request's priority first."""
+
+
+class MemorySection(Section):
+    """How much memory KV takes, and in which form."""
+
+    fraction: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Share of the device's memory to use in all; by default the platform's."""
+    kv_gib: PositiveFloat | None = None
+    """GiB of KV pages, instead of what `fraction` leaves."""
+    page_size: Annotated[int, Field(ge=1, le=256)] | None = None
+    """Tokens of a page; by default what the attention backend prefers."""
+    kv_dtype: Literal["auto", "bfloat16", "float16", "float32", "float8_e4m3fn", "float8_e4m3fnuz"] = "auto"
+    """What KV is stored in; auto is the model's dtype."""
+
+    @check(mode="after")
+    def _contradictions(self) -> Self:
+        if self.fraction is not None and self.kv_gib is not None:
+            raise ValueError("fraction and kv_gib both size the KV pages; keep one")
+        return self
+
+
+class ServerSection(Section):
+    """The HTTP side."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: Annotated[int, Field(ge=0, le=65535)] = 30000
+    """Port to listen on; 0 takes a free one."""
+    workers: PositiveInt = 1
+    """API processes."""
+    strict_fields: bool = False
+    """Refuse request fields nobody knows, instead of one warning a field."""
+    access_log: bool = False
+    """One line a request."""
+    api_key: Annotated[str | None, Field(repr=False)] = None
+    """Clients must send it as a bearer token."""
+
+
+class Settings(BaseSettings):
+    """All tables of the file. Frozen, and survives JSON, so that child processes get it whole.
+
+    Built by `load_settings`; the constructor and `model_validate*` read no environment and no file.
+    """
+
+    model_config = SettingsConfigDict(
+        extra="forbid", frozen=True, env_prefix=PREFIX, env_nested_delimiter="__", env_ignore_empty=True
+    )
+
+    model: ModelSection
+    platform: OnePlugin = OnePlugin()
+    attention: AttentionSection = AttentionSection()
+    recurrent: OnePlugin = OnePlugin()
+    prefix_cache: OnePlugin = OnePlugin()
+    graph_runner: PluginList = PluginList()
+    model_loader: PluginList = PluginList()
+    transport: OnePlugin = OnePlugin()
+    ops: PluginList = PluginList()
+    models: PluginList = PluginList()
+    parallel: ParallelSection = ParallelSection()
+    scheduler: SchedulerSection = SchedulerSection()
+    memory: MemorySection = MemorySection()
+    server: ServerSection = ServerSection()
+    _origin: Origin = PrivateAttr(default_factory=Origin)
+
+    @property
+    def origin(self) -> Origin:
+        """Where each setting was written; empty in a child process."""
+        return self._origin
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Only what is passed in: a child must not read its environment again."""
+        return (init_settings,)
+
+
+def load_settings(
+    path: Path | None,
+    sets: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+    base: Mapping[str, Any] | None = None,
+) -> Settings:
+    """Settings of `--set a.b=c` over `SRT_A__B` over the file over `base` over the defaults.
+
+    Raises `ConfigError` with place, cause and remedy for all mistakes that are found.
+    """
+    environ = os.environ if environ is None else environ
+    file, lines = _read(path) if path else ({}, {})
+    layer = _merge_sets(sets)
+    variables = {name.lower(): value for name, value in environ.items() if name.upper().startswith(PREFIX)}
+    origin = Origin(str(path or ""), lines, frozenset(paths_of(layer)), _variable_paths(variables))
+
+    class Layered(Settings):
+        """The sources of this call, strongest first."""
+
+        @classmethod
+        def settings_customise_sources(
+            cls, settings_cls: type[BaseSettings], *_: Any, **__: Any
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            environment = EnvSettingsSource(settings_cls)
+            environment.env_vars = variables
+            tables = [InitSettingsSource(settings_cls, dict(table)) for table in (layer, file, base or {})]
+            return (tables[0], environment, *tables[1:])
+
+    try:
+        layered = Layered()
+    except ValidationError as error:
+        raise config_error(error, Settings, origin) from None
+    except SettingsError as error:
+        raise ConfigError("environment", str(error), "a whole table is written as JSON") from None
+    settings = Settings.model_validate(layered.model_dump(exclude_unset=True))
+    settings._origin = origin
+    return settings
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
+    try:
+        text = path.read_text("utf-8")
+        return tomllib.loads(text), key_lines(text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(str(path), f"cannot be read: {error}", "") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(str(path), f"is not valid TOML: {error}", "") from None
+
+
+def _merge_sets(sets: Sequence[str]) -> dict[str, Any]:
+    """`a.b=c` texts as one nested table. A value that opens like a TOML array, table or string is one."""
+    merged: dict[str, Any] = {}
+    for text in sets:
+        key, equals, value = (part.strip() for part in text.partition("="))
+        *tables, last = key.split(".")
+        if not equals or not all((*tables, last)):
+            raise ConfigError("--set", f'"{text}" is not of the form a.b=value', "e.g. --set server.port=30001")
+        try:
+            table = merged
+            for name in tables:
+                table = table.setdefault(name, {})
+            table[last] = tomllib.loads(f"x = {value}")["x"] if value[:1] in ("[", "{", '"', "'") else value
+        except (tomllib.TOMLDecodeError, AttributeError, TypeError) as error:
+            raise ConfigError(f"--set {text}", f"cannot be applied: {error}", "quote a text as in TOML") from None
+    return merged
+
+
+def _variable_paths(variables: Mapping[str, str]) -> frozenset[KeyPath]:
+    """The settings that lower-case `srt_a__b` names stand for; an unknown table is an error."""
+    paths = {tuple(name.removeprefix(PREFIX.lower()).split("__")) for name in variables if "__" in name}
+    for section in sorted({path[0] for path in paths} - Settings.model_fields.keys()):
+        remedy = did_you_mean(section, Settings.model_fields)
+        raise ConfigError(f"{PREFIX}{section.upper()}__…", f'there is no table "{section}"', remedy)
+    return frozenset(paths)

@@ -1,0 +1,1 @@
+"""The engine: step plans → device work → sampled tokens. Importing this package imports no torch."""

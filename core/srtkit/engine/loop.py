@@ -1,0 +1,120 @@
+"""The one loop, for every mode: absorb, plan, forward, commit an earlier step, send. Start reading here.
+
+`depth` is how many steps may be launched and not yet committed when the next one is planned: 0 where a
+launch waits for its result (CPU), 1 by default elsewhere. It is data: no other loop exists.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from srtkit.engine.runner import Handle, ModelRunner
+from srtkit.scheduler.scheduler import Scheduler
+from srtkit.spec.messages import Abort, Control, Message, Reply, Stats, Submit, decode, encode
+from srtkit.spec.transport import Receiver, Sender
+
+STATS_SECONDS = 0.5
+
+
+class EngineLoop:
+    """Scheduler and runner joined by channels. Runs in the thread that computes."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: ModelRunner,
+        inbox: Receiver,
+        outbox: Sender,
+        depth: int,
+        info: Callable[[], dict[str, Any]],
+        on_idle: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.scheduler = scheduler
+        self._runner = runner
+        self._inbox = inbox
+        self._outbox = outbox
+        self._depth = depth
+        self._info = info
+        self._on_idle = on_idle
+        self._in_flight: deque[Handle] = deque()
+        self._stopping = False
+        self._stats_sent = 0.0
+        self._idle = True
+
+    def run(self) -> None:
+        """Until a `shutdown` control message; sequences still running then are dropped."""
+        while not self._stopping:
+            self.turn()
+
+    def turn(self) -> None:
+        """One round of the loop."""
+        busy = self.scheduler.has_work or bool(self._in_flight)
+        if not busy and not self._idle:
+            self._send_stats()
+            self._on_idle()
+        self._idle = not busy
+        self._absorb(wait=0.0 if busy else None)
+        plan = self.scheduler.plan()
+        if plan.rows:
+            handle = self._runner.forward(plan)
+            self._in_flight.append(handle)
+        while self._in_flight and (len(self._in_flight) > self._depth or not plan.rows):
+            self._commit(self._in_flight.popleft())
+        news = self.scheduler.news()
+        if news is not None:
+            self._send(news)
+        if busy and time.monotonic() - self._stats_sent > STATS_SECONDS:
+            self._send_stats()
+
+    def _commit(self, handle: Handle) -> None:
+        self._send(self.scheduler.commit(handle.plan, self._runner.collect(handle)))
+
+    def _absorb(self, wait: float | None) -> None:
+        for frames in self._inbox.drain(wait):
+            message = decode(frames[0])
+            if isinstance(message, Submit):
+                self.scheduler.submit(message)
+            elif isinstance(message, Abort):
+                self.scheduler.abort(message)
+            elif isinstance(message, Control):
+                self._control(message)
+
+    def _control(self, message: Control) -> None:
+        value: Any = None
+        error = ""
+        if message.op == "flush_cache":
+            self.scheduler.book.flush()
+        elif message.op == "info":
+            value = self._info()
+        elif message.op == "shutdown":
+            self._stopping = True
+        else:
+            error = f"unknown operation {message.op!r}"
+        self._send(Reply(message.id, value, error))
+
+    def _send(self, message: Message) -> None:
+        self._outbox.send([encode(message)])
+
+    def _send_stats(self) -> None:
+        self._stats_sent = time.monotonic()
+        scheduler = self.scheduler
+        counters, pool = scheduler.counters, scheduler.book.pool
+        self._send(
+            Stats(
+                running=len(scheduler.running),
+                waiting=len(scheduler.waiting),
+                pages_used=pool.in_use + pool.retiring,
+                pages_total=pool.total,
+                cached_pages=pool.cached,
+                prompt_tokens=counters.prompt_tokens,
+                cached_tokens=counters.cached_tokens,
+                output_tokens=counters.output_tokens,
+                aborted=counters.aborted,
+                retracted=counters.retracted,
+                steps=counters.steps,
+                eager_steps=self._runner.eager_steps,
+            )
+        )

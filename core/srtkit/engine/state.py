@@ -1,0 +1,74 @@
+"""Device mirrors of running sequences, indexed by row slot, at fixed addresses. Slot 0 is padding.
+
+Written only here (from a plan's admit, release and page-write columns) and by the sampler
+(`last_token`). Knows no rows, no model and no cache.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from srtkit.spec.facts import Limits
+from srtkit.spec.platform import Platform
+from srtkit.spec.step_plan import ADMIT_WORDS, AdmitField, Column, Ints, StepPlan
+
+STOP_WIDTH = 16  # stop ids a slot can hold, for suppression below min_tokens
+
+
+class DeviceState:
+    """Mirrors for `limits.max_rows` slots and slot 0.
+
+    Device tensors: `last_token` int32 [S]; `page_table` int32 [S, max_pages]; `temperature`, `top_p`,
+    `min_p` float32 [S]; `top_k`, `min_position` int32 [S]; `seed` int64 [S]; `stop_ids` int32
+    [S, STOP_WIDTH], -1 filled. `host_pages` is the page table's numpy twin; `logprobs` numpy [S].
+    """
+
+    def __init__(self, platform: Platform, limits: Limits) -> None:
+        n = limits.max_rows + 1
+
+        def zeros(dtype: torch.dtype, *shape: int) -> Tensor:
+            return platform.allocate("workspace", shape, dtype)
+
+        self.last_token = zeros(torch.int32, n)
+        self.page_table = zeros(torch.int32, n, limits.max_pages)
+        self.floats = zeros(torch.float32, 3, n)
+        self.temperature, self.top_p, self.min_p = self.floats
+        self.top_k = zeros(torch.int32, n)
+        self.min_position = zeros(torch.int32, n)
+        self.seed = zeros(torch.int64, n)
+        self.stop_ids = zeros(torch.int32, n, STOP_WIDTH).fill_(-1)
+        self.host_pages: Ints = np.zeros((n, limits.max_pages), np.int32)
+        self.logprobs: Ints = np.full(n, -1, np.int32)
+
+    def apply(self, plan: StepPlan) -> None:
+        """Take over what changed: released and admitted slots, page writes."""
+        if len(plan.column(Column.RELEASE)):
+            self.host_pages[plan.column(Column.RELEASE)] = 0
+        if len(plan.column(Column.ADMIT)):
+            self._admit(plan.records(Column.ADMIT, ADMIT_WORDS), plan.records(Column.STOP_IDS, 2))
+        writes = plan.records(Column.PAGE_WRITES, 4)
+        if len(writes):
+            self.host_pages[writes[:, 1], writes[:, 2]] = writes[:, 3]
+            device = torch.from_numpy(writes.astype(np.int64)).to(self.page_table.device)
+            self.page_table[device[:, 1], device[:, 2]] = device[:, 3].int()
+
+    def _admit(self, records: Ints, stops: Ints) -> None:
+        device = self.seed.device
+
+        def column(field: AdmitField) -> Tensor:
+            return torch.from_numpy(np.ascontiguousarray(records[:, field])).to(device)
+
+        slots = column(AdmitField.SLOT).long()
+        floats = np.ascontiguousarray(records[:, AdmitField.TEMPERATURE : AdmitField.MIN_P + 1].T).view(np.float32)
+        self.floats[:, slots] = torch.from_numpy(floats).to(device)
+        self.top_k[slots] = column(AdmitField.TOP_K)
+        self.min_position[slots] = column(AdmitField.MIN_POSITION)
+        halves = np.ascontiguousarray(records[:, AdmitField.SEED_LOW : AdmitField.SEED_HIGH + 1])
+        self.seed[slots] = torch.from_numpy(halves.view(np.int64).ravel()).to(device)
+        self.logprobs[records[:, AdmitField.SLOT]] = records[:, AdmitField.LOGPROBS]
+        self.stop_ids[slots] = -1
+        for slot in np.unique(stops[:, 0]):
+            ids = stops[stops[:, 0] == slot, 1]
+            self.stop_ids[int(slot), : len(ids)] = torch.from_numpy(ids.copy()).to(device)

@@ -1,0 +1,50 @@
+"""What `srt serve` prints: the start-up banner, at most 12 lines, and the line while busy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from srtkit.config.prepare import Run
+from srtkit.spec.messages import Stats
+
+MIB = 1 << 20
+
+
+def banner(run: Run, ready: dict[str, Any], url: str, seconds: float) -> list[str]:
+    """The lines to print when ready."""
+    config, memory = run.config, run.config.memory
+    shown: dict[str, list[str]] = {}
+    for plugin in run.wiring.plugins:
+        shown.setdefault(plugin.kind, []).append(f"{plugin.name} {plugin.version}")
+    plugins = [f"{kind} {' + '.join(names)}" for kind, names in shown.items()]
+    half = -(-len(plugins) // 2)
+    page_size = config.limits.page_size
+    model = run.settings.model.name or run.settings.model.source
+    lines = [
+        f"srtkit  {model}  ({config.model.architecture}, {config.model.dtype}) on {run.facts.name}",
+        "plugins " + " · ".join(plugins[:half]),
+        "        " + " · ".join(plugins[half:]),
+        f"memory  weights {memory.weights / MIB:,.0f} MiB · KV {memory.kv / MIB:,.0f} MiB reserved: "
+        f"{(memory.pages - 1) * page_size:,} tokens in pages of {page_size} · peak {ready['peak_bytes'] / MIB:,.0f} MiB "
+        f"(estimate {(memory.weights + memory.workspace) / MIB:,.0f} without KV)",
+        f"limits  context {config.limits.max_context:,} · running {config.limits.max_rows} · "
+        f"prompt tokens a step {run.settings.scheduler.chunk_tokens:,} · steps in flight {config.limits.depth}",
+        f"ready   in {seconds:.1f} s · {url}",
+        "",
+        f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json' \\",
+        '    -d \'{"model": "default", "messages": [{"role": "user", "content": "What is the capital of France?"}]}\'',
+    ]
+    lines[5:5] = [f"DEGRADED {sentence}" for sentence in run.wiring.degraded[:2]]
+    return lines
+
+
+def busy_line(stats: Stats, before: Stats | None, seconds: float) -> str:
+    """Running, waiting, pages, hit rate and rates since the last line."""
+    prompt = stats.prompt_tokens - (before.prompt_tokens if before else 0)
+    cached = stats.cached_tokens - (before.cached_tokens if before else 0)
+    output = stats.output_tokens - (before.output_tokens if before else 0)
+    hit = f"{100 * cached / prompt:.0f} %" if prompt else "-"
+    return (
+        f"running {stats.running} · waiting {stats.waiting} · pages {stats.pages_used} used + {stats.cached_pages} "
+        f"cached of {stats.pages_total} · hits {hit} · in {prompt / seconds:,.0f} tok/s · out {output / seconds:,.0f} tok/s"
+    )

@@ -1,0 +1,22 @@
+"""Whose fault an exception is: maps the innermost plugin frame of a traceback to the wired plugin."""
+
+from __future__ import annotations
+
+import traceback
+
+from srtkit.plugins.plan import WiringPlan
+from srtkit.spec.errors import EngineError, SrtError
+
+
+def blame(error: BaseException, wiring: WiringPlan, doing: str) -> SrtError:
+    """The error as an `SrtError`: unchanged if it is one, else naming the plugin (or core) that raised it."""
+    if isinstance(error, SrtError):
+        return error
+    packages = {plugin.value.partition(":")[0].partition(".")[0]: plugin.part for plugin in wiring.plugins}
+    part = "engine"
+    tail = traceback.extract_tb(error.__traceback__)
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        root = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        part = packages.get(root, part)
+    where = f"{tail[-1].filename}:{tail[-1].lineno} in {tail[-1].name}" if tail else "unknown place"
+    return EngineError(part, f"raised {type(error).__name__} {doing}: {error} ({where})", "report it to its author")

@@ -1,0 +1,210 @@
+"""`srt serve`: this process is the HTTP server and the text stage; each rank is a child.
+
+Start-up is a barrier: ready when every child says so, else everything stops with the child's error. A child
+that ends later, by whatever cause, ends the server with an error that names it. Nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from srtkit.config.prepare import Run, prepare
+from srtkit.config.settings import Settings
+from srtkit.parallel.banner import banner, busy_line
+from srtkit.serve.app import create_app
+from srtkit.serve.frontend import Frontend
+from srtkit.serve.service import Service, serve_model, start_pump
+from srtkit.spec.errors import ConfigError, EngineError, SrtError
+from srtkit.spec.messages import Failed, Ready, decode
+from srtkit.spec.transport import Receiver, Transport, TransportBuild
+
+READY_SECONDS = 1800.0
+STOP_SECONDS = 10.0
+BUSY_SECONDS = 10.0
+
+
+class PortInUse(ConfigError):
+    """Another program listens on the port."""
+
+    exit_code = 11
+
+
+def serve(settings: Settings) -> int:
+    """Start, serve until stopped, stop everything. Returns the exit code; raises the `SrtError` that ended it."""
+    began = time.monotonic()
+    run = prepare(settings)
+    listener = _listen(settings.server.host, settings.server.port)
+    with contextlib.closing(listener), _private_folder() as folder, _rank(run, folder) as rank:
+        plugin = run.loaded.one("transport")
+        transport: Transport = plugin.descriptor.build(TransportBuild(folder, plugin.options))
+        with contextlib.closing(transport):
+            inbox = transport.receiver("deltas")
+            model = serve_model(settings, run.description, run.config.limits.max_context)  # while the rank loads
+            ready = _await_ready(inbox, rank)
+            frontend = Frontend(transport.sender("requests"), model.tokenizer, settings.scheduler.max_waiting)
+            service = Service(
+                frontend=frontend,
+                model=model,
+                info=server_info(run, ready),
+                settings=settings.server,
+                degraded=run.wiring.degraded,
+            )
+            url = "http://{}:{}".format(*listener.getsockname()[:2])
+            print("\n".join(banner(run, ready, url, time.monotonic() - began)), flush=True)
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+            try:
+                asyncio.run(_serve_http(service, listener, inbox, rank))
+            finally:
+                if frontend.failure is None:
+                    with contextlib.suppress(subprocess.TimeoutExpired, SrtError):
+                        frontend.control("shutdown")
+                        rank.wait(timeout=STOP_SECONDS)
+            if frontend.failure is not None:
+                raise frontend.failure
+    return 0
+
+
+async def _serve_http(service: Service, listener: socket.socket, inbox: Receiver, rank: subprocess.Popen[bytes]) -> None:
+    loop = asyncio.get_running_loop()
+    settings = service.settings
+    config = uvicorn.Config(
+        create_app(service),
+        log_level="warning",
+        access_log=settings.access_log,
+        timeout_graceful_shutdown=5,
+        lifespan="off",
+    )
+    server = uvicorn.Server(config)
+
+    def on_end() -> None:
+        if not server.should_exit:
+            service.frontend.fail(service.frontend.failure or _ended(rank))
+            server.should_exit = True
+
+    def wait_for_rank() -> None:
+        rank.wait()
+        with contextlib.suppress(RuntimeError):  # the event loop has ended: an orderly stop
+            loop.call_soon_threadsafe(loop.call_later, 0.3, on_end)  # a Failed message may still be on its way
+
+    threading.Thread(target=wait_for_rank, name="rank-watch", daemon=True).start()
+    stop_pump = start_pump(inbox, service.frontend, loop)
+    reporter = asyncio.create_task(_report_while_busy(service))
+    try:
+        await server.serve(sockets=[listener])
+    finally:
+        server.should_exit = True
+        reporter.cancel()
+        stop_pump()
+
+
+async def _report_while_busy(service: Service) -> None:
+    before, when = service.frontend.stats, time.monotonic()
+    while True:
+        await asyncio.sleep(BUSY_SECONDS)
+        stats, now = service.frontend.stats, time.monotonic()
+        if stats is not None and (before is None or stats.steps > before.steps):
+            print(busy_line(stats, before, now - when), flush=True)
+        before, when = stats, now
+
+
+def server_info(run: Run, ready: dict[str, Any]) -> dict[str, Any]:
+    """What `/server_info` says, apart from live figures."""
+    return {
+        "model": {"architecture": run.config.model.architecture, "dtype": run.config.model.dtype},
+        "max_context": run.config.limits.max_context,
+        "wiring": {
+            "digest": run.wiring.digest,
+            "plugins": [
+                {"id": one.id, "distribution": one.distribution, "version": one.version, "contract": one.contract}
+                for one in run.wiring.plugins
+            ],
+        },
+        "degraded": list(run.wiring.degraded),
+        "memory": ready,
+    }
+
+
+@contextmanager
+def _private_folder() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="srt-"))  # mode 700; short, since socket paths are bounded
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _rank(run: Run, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "srtkit.parallel.worker"]
+    rank = subprocess.Popen(command, stdin=subprocess.PIPE)
+    try:
+        assert rank.stdin is not None
+        rank.stdin.write(run.rank_spec(folder).to_json() + b"\n")
+        rank.stdin.flush()
+        yield rank
+    finally:
+        assert rank.stdin is not None
+        with contextlib.suppress(OSError):
+            rank.stdin.close()  # a rank that has not ended by itself does now
+        try:
+            rank.wait(timeout=2)
+        except subprocess.TimeoutExpired:
+            rank.kill()
+            rank.wait()
+
+
+def _await_ready(inbox: Receiver, rank: subprocess.Popen[bytes]) -> dict[str, Any]:
+    deadline = time.monotonic() + READY_SECONDS
+    while time.monotonic() < deadline:
+        gone = rank.poll() is not None  # before looking, so that a last message is seen
+        frames = inbox.receive(0.1)
+        message = decode(frames[0]) if frames else None
+        if isinstance(message, Ready):
+            return message.info
+        if isinstance(message, Failed):
+            error = EngineError(message.part, message.cause, message.remedy)
+            error.exit_code = message.exit_code
+            raise error
+        if gone and message is None:
+            raise _ended(rank)
+    raise EngineError("rank 0", f"is not ready after {READY_SECONDS:.0f} s", "see its output above")
+
+
+def _ended(rank: subprocess.Popen[bytes]) -> SrtError:
+    code = rank.poll()
+    how = f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"ended with code {code}"
+    remedy = "if the system was short of memory, lower memory.fraction" if code == -signal.SIGKILL else ""
+    return EngineError("engine", f"the process of rank 0 (pid {rank.pid}) {how}", remedy or "see its output above")
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Bind before anything slow, so that a taken port is noticed at once."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise PortInUse(
+                "server.port", f"port {port} on {host} is in use", "stop the other program, or --set server.port=0"
+            ) from None
+        raise ConfigError("server.host", f"cannot listen on {host}:{port}: {error.strerror}", "") from None
+    return listener

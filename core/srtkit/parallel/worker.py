@@ -1,0 +1,102 @@
+"""The process of a rank: `python -m srtkit.parallel.worker`, told everything on its standard input.
+
+The pipe stays open: its end means that the parent is gone, and the worker ends at once, whatever it does.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from srtkit.config.prepare import RankSpec, restore
+from srtkit.config.resolve import EngineConfig
+from srtkit.parallel.blame import blame
+from srtkit.plugins.plan import WiringPlan
+from srtkit.spec.errors import SrtError
+from srtkit.spec.messages import Failed, Ready, encode
+from srtkit.spec.transport import Sender, TransportBuild
+
+
+def main() -> int:
+    """Run rank 0 until told to stop; the exit code is that of the error that ended it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent decides
+    line = sys.stdin.buffer.readline()
+    threading.Thread(target=_end_with_parent, name="parent-watch", daemon=True).start()
+    spec = RankSpec.from_json(line)
+    name = f"rank {spec.rank}"
+    wiring = WiringPlan.from_json(spec.wiring)
+    outbox: Sender | None = None
+    doing = "while starting"
+    try:
+        settings, loaded, config = restore(spec)
+        plugin = loaded.one("transport")
+        transport = plugin.descriptor.build(TransportBuild(Path(spec.folder), plugin.options))
+        inbox, outbox = transport.receiver("requests"), transport.sender("deltas")
+        from srtkit.engine.build import build_engine  # noqa: PLC0415 - torch is imported only once all else is right
+        from srtkit.engine.loop import EngineLoop  # noqa: PLC0415
+        from srtkit.parallel.progress import load_progress  # noqa: PLC0415
+
+        with load_progress() as progress:
+            built = build_engine(settings, loaded, spec.facts, config, Path(spec.path), progress)
+
+        def info() -> dict[str, Any]:
+            return engine_info(config, built.runner.platform.memory(0).peak, built.scheduler.book.pool.touched)
+
+        loop = EngineLoop(built.scheduler, built.runner, inbox, outbox, config.limits.depth, info, on_idle=_collect)
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        outbox.send([encode(Ready(name, wiring.digest, info()))])
+        doing = "during a step"
+        loop.run()
+        built.close()
+        transport.close()
+    except Exception as error:
+        return _fail(blame(error, wiring, doing), name, outbox, error)
+    return 0
+
+
+def engine_info(config: EngineConfig, peak: int, pages_touched: int) -> dict[str, Any]:
+    """A rank's figures for `/server_info`. `kv_resident_bytes` counts pages that were ever used."""
+    memory = config.memory
+    return {
+        "weights_bytes": memory.weights,
+        "kv_bytes": memory.kv,
+        "kv_resident_bytes": (pages_touched + 1) * memory.page_bytes,
+        "pages": memory.pages - 1,
+        "page_size": config.limits.page_size,
+        "kv_tokens": (memory.pages - 1) * config.limits.page_size,
+        "workspace_bytes_estimate": memory.workspace,
+        "peak_bytes": peak,
+    }
+
+
+def _collect() -> None:
+    gc.collect()
+
+
+def _end_with_parent() -> None:
+    while sys.stdin.buffer.read(1):
+        pass
+    os._exit(0)
+
+
+def _fail(error: SrtError, name: str, outbox: Sender | None, cause: Exception) -> int:
+    if error is not cause:
+        sys.excepthook(type(cause), cause, cause.__traceback__)
+    failed = Failed(name, error.part, error.cause, error.remedy, error.exit_code)
+    if outbox is None:
+        print(f"error: {error}", file=sys.stderr)
+    else:
+        outbox.send([encode(failed)])
+        outbox.close()
+    return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""The official plugins by name, and what stands where neither file nor platform names one.
+
+Data for remedies and defaults only: nothing here is imported, and third parties need no entry.
+"""
+
+from __future__ import annotations
+
+import re
+
+from srtkit.spec.versions import CONTRACTS
+
+OFFICIAL: dict[str, tuple[str, ...]] = {
+    "platform": ("cpu",),
+    "attention": ("torch",),
+    "prefix_cache": ("chunk", "radix"),
+    "graph_runner": ("eager",),
+    "model_loader": ("dummy", "gguf", "safetensors"),
+    "transport": ("inproc", "zmq"),
+    "ops": ("cpu",),
+    "models": ("models",),
+    "cli": ("bench", "chat"),
+}
+
+DEFAULTS: dict[str, tuple[str, ...]] = {
+    "platform": ("cpu",),
+    "prefix_cache": ("radix",),
+    "graph_runner": ("eager",),
+    "model_loader": ("safetensors", "gguf"),
+    "transport": ("zmq",),
+    "models": ("models",),
+}
+"""Kind → names when neither the file nor the platform says; other kinds then have none."""
+
+ACCELERATORS: dict[str, str] = {"nvidia[0-9]*": "cuda", "kfd": "rocm"}
+"""Files in /dev that mean an accelerator is here → the platform that drives it."""
+
+
+def plugin_name(name: str) -> str:
+    """A plugin's name in the one form that is compared: lower case, hyphens."""
+    return name.replace("_", "-").lower()
+
+
+def distribution_name(name: str) -> str:
+    """A distribution's name in its normal form."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def official_distribution(kind: str, name: str) -> str:
+    """The distribution of an official plugin, or ""."""
+    if name not in OFFICIAL.get(kind, ()):
+        return ""
+    short = CONTRACTS[kind].short
+    return f"srtkit-plugin-{short}" if short == name else f"srtkit-plugin-{short}-{name}"
+
+
+def set_line(platform: str) -> str:
+    """How to install everything that a platform needs."""
+    return f"pip install 'srtkit-core[{platform}]'"

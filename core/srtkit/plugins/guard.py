@@ -1,0 +1,58 @@
+"""Rule 9: a plugin replaces nothing in core, nor (strict) in torch. Compares objects, not source.
+
+New attributes, submodules and caches are fine; a function, class or method that is another object than
+before is not. Knows no plugin.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import BuiltinFunctionType, FunctionType
+
+from srtkit.spec.errors import PluginBroken
+
+_TORCH = ("torch", "torch.nn", "torch.nn.functional", "torch.Tensor")
+_MEMBERS = (FunctionType, BuiltinFunctionType, type, property, classmethod, staticmethod)
+
+
+@contextmanager
+def guard(part: str, strict: bool = False) -> Iterator[None]:
+    """Run a plugin's code; `PluginBroken` names the plugin and what it replaced meanwhile."""
+    before = _members(strict)
+    yield
+    after = _members(strict)
+    replaced = sorted(name for name, member in before.items() if after.get(name) is not member)
+    if replaced:
+        more = f" and {len(replaced) - 3} more" if len(replaced) > 3 else ""
+        raise PluginBroken(
+            part,
+            f"replaced {', '.join(replaced[:3])}{more} while loading",
+            "a plugin must not patch core or torch; ask its authors for a version that does not",
+        )
+
+
+def _members(strict: bool) -> dict[str, object]:
+    """Dotted name → object of everything that must stay what it is."""
+    found: dict[str, object] = {}
+    for name, module in list(sys.modules.items()):
+        if name == "srtkit" or name.startswith("srtkit."):
+            _collect(found, name, vars(module))
+    torch = sys.modules.get("torch")
+    if strict and torch is not None:
+        spaces = {"torch.Tensor": vars(torch.Tensor)}
+        spaces |= {name: vars(sys.modules[name]) for name in _TORCH if name in sys.modules}
+        for name, space in spaces.items():
+            public = {key: value for key, value in space.items() if not key.startswith("_")}
+            found |= {f"{name}.{key}": value for key, value in public.items() if isinstance(value, _MEMBERS)}
+    return found
+
+
+def _collect(found: dict[str, object], prefix: str, space: Mapping[str, object]) -> None:
+    for name, value in list(space.items()):
+        if not isinstance(value, _MEMBERS):
+            continue
+        found[f"{prefix}.{name}"] = value
+        if isinstance(value, type) and value.__module__ == prefix:
+            _collect(found, f"{prefix}.{name}", vars(value))

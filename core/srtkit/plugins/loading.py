@@ -1,0 +1,121 @@
+"""Import one plugin's light module and get its descriptor, under rules 2, 8, 9 and 10.
+
+Every way to fail is a `PluginBroken` or `PluginIncompatible` that names entry point, distribution and
+version. Knows one plugin at a time and nothing of settings.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import pluggy
+from pydantic import BaseModel
+from stevedore.named import NamedExtensionManager
+
+from srtkit.plugins.guard import guard
+from srtkit.plugins.registry import Offer
+from srtkit.plugins.trace import Trace
+from srtkit.spec import hookspecs
+from srtkit.spec.errors import PluginBroken, PluginIncompatible, SrtError
+from srtkit.spec.versions import CONTRACTS
+
+
+class _OneEntryPoint(NamedExtensionManager[Any]):
+    """stevedore over an entry point that we found: its own list comes from a cache on disk that serves
+    stale entries after a re-install and has lost the distribution.
+    """
+
+    def __init__(self, offer: Offer) -> None:
+        self._entry_points = [EntryPoint(offer.name, offer.value, offer.group)]
+        super().__init__(offer.group, [offer.name], on_load_failure_callback=_reraise)
+
+    def list_entry_points(self) -> list[EntryPoint]:
+        return self._entry_points
+
+
+def _reraise(manager: object, entry_point: EntryPoint, error: BaseException) -> None:
+    raise error
+
+
+def load(offer: Offer, *, strict: bool = False, trace: Trace | None = None) -> Any:
+    """The plugin's descriptor, of the type that the kind's hookspec names.
+
+    `strict` also refuses a light module that imports torch, and one that replaces torch's functions.
+    """
+    started = time.perf_counter()
+    torch_before = "torch" in sys.modules
+    with guard(offer.part, strict), calling(offer):
+        descriptor = _call_hook(offer, _OneEntryPoint(offer)[offer.name].plugin)
+    imported_torch = not torch_before and "torch" in sys.modules
+    if strict and imported_torch:
+        raise PluginBroken(
+            offer.part, f"its light module imports torch ({offer})", "import torch in the heavy module, from build()"
+        )
+    _check(offer, descriptor)
+    if trace is not None:
+        detail = f"{offer}, contract {descriptor.contract}" + (", imports torch" if imported_torch else "")
+        trace.add("load", offer.part, detail, time.perf_counter() - started)
+    return descriptor
+
+
+@contextmanager
+def calling(offer: Offer) -> Iterator[None]:
+    """Run a plugin's own code: what it raises becomes `PluginBroken` with the end of the traceback."""
+    try:
+        yield
+    except SrtError:
+        raise
+    except (Exception, SystemExit) as error:
+        frames = "".join(traceback.format_list(traceback.extract_tb(error.__traceback__)[-3:]))
+        cause = f"raised {type(error).__name__}: {error} ({offer})\n{frames.rstrip()}"
+        raise PluginBroken(offer.part, cause, f"update or reinstall {offer.distribution}") from error
+
+
+def _call_hook(offer: Offer, plugin: object) -> Any:
+    manager = pluggy.PluginManager(hookspecs.PROJECT)
+    manager.add_hookspecs(hookspecs)
+    manager.register(plugin, name=offer.part)
+    manager.check_pending()  # a misspelt hook is otherwise accepted in silence
+    hook = f"srtkit_{offer.kind}"
+    caller: pluggy.HookCaller = getattr(manager.hook, hook)
+    results = caller() if caller.get_hookimpls() else []
+    if len(results) == 1:
+        return results[0]
+    problem = "returned None" if caller.get_hookimpls() else "is not implemented, or lacks @hookimpl"
+    raise PluginBroken(offer.part, f"the hook {hook} {problem} ({offer})", "see docs/plugins.md")
+
+
+def descriptor_type(kind: str) -> type:
+    """What the hook of a kind returns: its hookspec names the class, which lives in the kind's spec module."""
+    hook = vars(hookspecs)[f"srtkit_{kind}"]
+    found: type = vars(importlib.import_module(f"srtkit.spec.{kind}"))[hook.__annotations__["return"]]
+    return found
+
+
+def _check(offer: Offer, descriptor: Any) -> None:
+    """Type, options model and contract version of what the hook returned."""
+    expected = descriptor_type(offer.kind)
+    if not issubclass(type(descriptor), expected):
+        cause = f"its hook returned {type(descriptor).__name__}, not {expected.__name__} ({offer})"
+        raise PluginBroken(offer.part, cause, "see docs/plugins.md")
+    if offer.kind != "cli" and not issubclass(descriptor.options, BaseModel):
+        raise PluginBroken(offer.part, f"its options are no pydantic model ({offer})", "see docs/plugins.md")
+    major, _, minor = descriptor.contract.partition(".")
+    if not (major.isdecimal() and minor.isdecimal()):
+        cause = f'declares contract "{descriptor.contract}", which is not major.minor ({offer})'
+        raise PluginBroken(offer.part, cause, "see docs/plugins.md")
+    ours = CONTRACTS[offer.kind]
+    if int(major) != ours.major:
+        cause = f"speaks {offer.kind} {descriptor.contract}, this core speaks {ours.version} ({offer})"
+        raise PluginIncompatible(offer.part, cause, "install versions of core and plugin that go together")
+    missing = ", ".join(sorted(descriptor.requires - ours.features))
+    if missing:
+        cause = f"requires {missing} of {offer.kind} {descriptor.contract}, this core has {ours.version} ({offer})"
+        raise PluginIncompatible(offer.part, cause, "pip install --upgrade srtkit-core")

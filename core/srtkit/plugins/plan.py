@@ -1,0 +1,81 @@
+"""The wiring plan: which plugins a run uses, exactly. Data that travels to child processes as JSON."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from srtkit.plugins.registry import Offer
+from srtkit.spec.errors import EngineError
+from srtkit.spec.versions import CONTRACTS
+
+
+@dataclass(frozen=True)
+class WiredPlugin:
+    """One plugin in one role. `options` are complete, as JSON values.
+
+    `role` is "use", for attention also "prefill", "decode", "mla", "draft", "shadow"; for a plugin that
+    another one needs it is that need's role, and `owner` is the other's `id` ("" for all else).
+    """
+
+    kind: str
+    name: str
+    distribution: str
+    version: str
+    value: str
+    contract: str
+    options: dict[str, Any]
+    role: str = "use"
+    owner: str = ""
+
+    @property
+    def part(self) -> str:
+        """How messages name it: "attention:aiter"."""
+        return f"{self.kind}:{self.name}"
+
+    @property
+    def id(self) -> str:
+        """Unique in its plan: "attention:aiter", "attention:torch@shadow", "prefix_cache:hiradix/…"."""
+        local = self.part if self.role == "use" else f"{self.part}@{self.role}"
+        return f"{self.owner}/{local}" if self.owner else local
+
+    @property
+    def offer(self) -> Offer:
+        """The entry point it came from."""
+        contract = CONTRACTS[self.kind]
+        return Offer(self.kind, self.name, contract.major, contract.group, self.value, self.distribution, self.version)
+
+
+@dataclass(frozen=True)
+class WiringPlan:
+    """All plugins of a run in build order: what a plugin needs stands before it, the platform first.
+
+    `degraded` holds a sentence for every fallback taken; empty means as configured.
+    """
+
+    plugins: tuple[WiredPlugin, ...]
+    degraded: tuple[str, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the plan, hexadecimal: equal in every process of a run."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+
+    def of(self, kind: str) -> tuple[WiredPlugin, ...]:
+        """The chosen plugins of a kind in order, without those that another plugin needs."""
+        return tuple(plugin for plugin in self.plugins if plugin.kind == kind and not plugin.owner)
+
+    def to_json(self) -> str:
+        """The plan and its digest."""
+        return json.dumps({**asdict(self), "digest": self.digest})
+
+    @classmethod
+    def from_json(cls, text: str) -> WiringPlan:
+        """Undo `to_json`; `EngineError` if it is not what was written."""
+        data = json.loads(text)
+        plan = cls(tuple(WiredPlugin(**plugin) for plugin in data["plugins"]), tuple(data["degraded"]))
+        if plan.digest != data["digest"]:
+            raise EngineError("wiring", "the plan was changed on its way to this process")
+        return plan

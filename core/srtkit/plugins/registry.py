@@ -1,0 +1,152 @@
+"""What is installed, from metadata alone: no plugin is imported here.
+
+Keeps distribution and version of every entry point (a cache would lose them and serve stale ones), knows
+other majors, duplicates and broken metadata, and words the refusals of rules 1, 4 and 5.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from srtkit.config.hints import did_you_mean
+from srtkit.plugins.catalogue import OFFICIAL, distribution_name, official_distribution, plugin_name, set_line
+from srtkit.spec.errors import PluginDuplicate, PluginIncompatible, PluginNotFound
+from srtkit.spec.versions import CONTRACTS
+
+_GROUP = re.compile(r"srtkit\.([a-z_]+)\.v(\d+)")
+
+
+@dataclass(frozen=True, order=True)
+class Offer:
+    """One entry point of one distribution. `name` is normalised, `value` leads to the light module."""
+
+    kind: str
+    name: str
+    major: int
+    group: str
+    value: str
+    distribution: str
+    version: str
+
+    @property
+    def part(self) -> str:
+        """How messages name it: "attention:aiter"."""
+        return f"{self.kind}:{self.name}"
+
+    @property
+    def speaks_ours(self) -> bool:
+        """Whether its group carries this core's major of the contract."""
+        return self.kind in CONTRACTS and self.major == CONTRACTS[self.kind].major
+
+    def __str__(self) -> str:
+        return f"{self.distribution} {self.version}, entry point {self.group}: {self.name} = {self.value}"
+
+
+@dataclass(frozen=True)
+class Registry:
+    """All offers, sorted; `faults` are sentences about metadata that could not be read or is hidden."""
+
+    offers: tuple[Offer, ...]
+    faults: tuple[str, ...] = ()
+
+    def of(self, kind: str) -> tuple[Offer, ...]:
+        """The offers of a kind that speak this core's major."""
+        return tuple(offer for offer in self.offers if offer.kind == kind and offer.speaks_ours)
+
+    def find(self, kind: str, name: str) -> Offer:
+        """The one offer of that name; `name` may be "distribution:name".
+
+        Raises `PluginNotFound`, `PluginIncompatible` (only another major is installed) or
+        `PluginDuplicate`.
+        """
+        if kind not in CONTRACTS:
+            hint = did_you_mean(kind, CONTRACTS) or f"kinds: {', '.join(CONTRACTS)}"
+            raise PluginNotFound(f"{kind}:{name}", f'there is no kind "{kind}"', hint)
+        wanted, _, bare = name.rpartition(":")
+        bare = plugin_name(bare)
+        named = [offer for offer in self.offers if (offer.kind, offer.name) == (kind, bare)]
+        if wanted:
+            named = [offer for offer in named if offer.distribution == distribution_name(wanted)]
+        ours = [offer for offer in named if offer.speaks_ours]
+        if len(ours) == 1:
+            return ours[0]
+        if ours:
+            raise _duplicate(ours)
+        if named:
+            raise _incompatible(named[-1])
+        raise self._not_found(kind, bare, wanted)
+
+    def _not_found(self, kind: str, name: str, wanted: str) -> PluginNotFound:
+        part = f"{kind}:{name}"
+        official = official_distribution(kind, name)
+        if kind != "cli" and not any(offer.kind != "cli" for offer in self.offers):
+            return PluginNotFound(part, "no plugin is installed", set_line("cpu"))
+        if wanted:
+            others = sorted({offer.distribution for offer in self.of(kind) if offer.name == name})
+            found = f"it is offered by {', '.join(others)}" if others else "nobody else offers it either"
+            return PluginNotFound(part, f"no distribution {wanted} offers it; {found}", f"pip install {wanted}")
+        if official:
+            return PluginNotFound(part, "is not installed", f"pip install {official}")
+        installed = [offer.name for offer in self.of(kind)]
+        hint = did_you_mean(name, {*installed, *OFFICIAL.get(kind, ())})
+        listed = f"installed: {', '.join(installed) or 'none'}; `srt plugins list --available` shows more"
+        return PluginNotFound(part, "no installed distribution offers it", f"{hint} {listed}".strip())
+
+
+def _duplicate(offers: list[Offer]) -> PluginDuplicate:
+    by_dist = [f"{offer.distribution} {offer.version}" for offer in offers]
+    first = offers[0]
+    return PluginDuplicate(
+        first.part,
+        f"is offered more than once: by {' and '.join(by_dist)}",
+        f'choose one: use = "{first.distribution}:{first.name}", or uninstall the other',
+    )
+
+
+def _incompatible(offer: Offer) -> PluginIncompatible:
+    ours = CONTRACTS[offer.kind].major
+    newer = offer.major > ours
+    return PluginIncompatible(
+        offer.part,
+        f"speaks {offer.kind} v{offer.major}, this core speaks v{ours} ({offer})",
+        "pip install --upgrade " + ("srtkit-core" if newer else offer.distribution),
+    )
+
+
+def discover(path: Sequence[str] | None = None) -> Registry:
+    """Read the entry points of what is installed on `path`, by default `sys.path`."""
+    where: dict[str, Any] = {} if path is None else {"path": list(path)}
+    offers: list[Offer] = []
+    faults: list[str] = []
+    for dist in importlib.metadata.distributions(**where):
+        folder = dist.locate_file("")
+        try:
+            if "srtkit." not in (dist.read_text("entry_points.txt") or ""):
+                continue  # reading the names and versions of everything installed takes a tenth of a second
+            found = list(_offers(dist))
+            first = next(iter(importlib.metadata.distributions(name=dist.metadata["Name"], **where)))
+        except Exception as error:  # whatever a damaged folder makes the parser raise must not hide the others
+            faults.append(f"a distribution in {folder} has broken metadata: {type(error).__name__}: {error}")
+            continue
+        if (first.locate_file(""), first.version) == (folder, dist.version):
+            offers += found
+        else:  # import takes the first on the path, so must we
+            hidden = f"{dist.metadata['Name']} {dist.version} in {folder}"
+            faults.append(f"{hidden} is hidden by {first.version} in {first.locate_file('')}")
+    return Registry(tuple(sorted(offers)), tuple(faults))
+
+
+def _offers(dist: importlib.metadata.Distribution) -> Iterator[Offer]:
+    name, version = dist.metadata["Name"], dist.metadata["Version"]
+    if not (name and version):
+        raise ValueError("METADATA lacks a name or a version")
+    for entry in dist.entry_points:
+        if match := _GROUP.fullmatch(entry.group):
+            kind, major = match[1], int(match[2])
+            yield Offer(
+                kind, plugin_name(entry.name), major, entry.group, entry.value, distribution_name(name), version
+            )

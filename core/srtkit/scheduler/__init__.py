@@ -1,0 +1,1 @@
+"""The scheduler: requests in, step plans out, outputs committed. No torch, no text, no HTTP."""

@@ -1,0 +1,117 @@
+"""Rows and columns → StepPlan. Knows the plan's format; decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from srtkit.scheduler.columns import Columns
+from srtkit.scheduler.sequence import Sequence
+from srtkit.spec.step_plan import (
+    ADMIT_WORDS,
+    EMPTY,
+    AdmitField,
+    Column,
+    Ints,
+    RowFlag,
+    StepFlag,
+    StepKey,
+    StepPlan,
+)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A prompt row: tokens [start, start + n) of the slot; `last` when the prompt ends with it."""
+
+    slot: int
+    start: int
+    n: int
+    last: bool
+
+
+class PlanBuilder:
+    """Collects what changed since the last plan, and builds the next one."""
+
+    def __init__(self, columns: Columns, fit: Callable[[StepKey], StepKey]) -> None:
+        self._columns = columns
+        self._fit = fit
+        self._step = 0
+        self._admitted: list[Ints] = []
+        self._stops: list[Ints] = []
+        self._released: list[int] = []
+
+    def admit(self, sequence: Sequence) -> None:
+        """The slot's device state starts with the next plan."""
+        sampling, slot = sequence.sampling, sequence.slot
+        record = np.zeros(ADMIT_WORDS, np.int32)
+        record[AdmitField.SLOT] = slot
+        record[AdmitField.TEMPERATURE : AdmitField.MIN_P + 1] = np.array(
+            [sampling.temperature, sampling.top_p, sampling.min_p], np.float32
+        ).view(np.int32)
+        record[AdmitField.TOP_K] = sampling.top_k
+        seed = np.array([sampling.seed & (2**64 - 1)], np.uint64).view(np.int32)
+        record[AdmitField.SEED_LOW], record[AdmitField.SEED_HIGH] = seed
+        record[AdmitField.MIN_POSITION] = self._columns.min_len[slot]
+        record[AdmitField.LOGPROBS] = sampling.logprobs
+        self._admitted.append(record)
+        if sampling.min_tokens > 0 and sampling.stop_ids:
+            ids = np.array(sampling.stop_ids, np.int32)
+            self._stops.append(np.stack((np.full_like(ids, slot), ids), axis=1).ravel())
+
+    def release(self, slot: int) -> None:
+        """The slot's device state ends with the next plan."""
+        self._released.append(slot)
+
+    def build(self, decode: Ints, chunks: list[Chunk], page_writes: Ints) -> StepPlan:
+        """The next plan, and the columns advanced by it. Without rows nothing is consumed and step is -1."""
+        if len(decode) == 0 and not chunks:
+            return StepPlan(-1, StepKey(0, 0), 0, 0)
+        slots, n_query, start, flags = self._rows(decode, chunks)
+        columns = {
+            Column.ROW_SLOT: slots,
+            Column.ROW_N_QUERY: n_query,
+            Column.ROW_START: start,
+            Column.ROW_FLAGS: flags,
+            Column.PROMPT_IDS: self._prompt_ids(chunks),
+            Column.ADMIT: _joined(self._admitted),
+            Column.STOP_IDS: _joined(self._stops),
+            Column.RELEASE: np.array(self._released, np.int32),
+            Column.PAGE_WRITES: page_writes,
+        }
+        for collected in (self._admitted, self._stops, self._released):
+            collected.clear()
+        wanted = StepKey(len(slots), int(n_query.sum()), q_len=0 if chunks else 1)
+        sampling = slots[flags & RowFlag.SAMPLE != 0]
+        step_flags = StepFlag.GREEDY if self._columns.greedy[sampling].all() else StepFlag(0)
+        if (flags & RowFlag.LOGPROBS).any():
+            step_flags |= StepFlag.LOGPROBS
+        plan = StepPlan(self._step, self._fit(wanted), int(step_flags), len(decode), columns)
+        self._step += 1
+        self._columns.planned[slots] += n_query
+        self._columns.in_flight[slots] += 1
+        return plan
+
+    def _rows(self, decode: Ints, chunks: list[Chunk]) -> tuple[Ints, Ints, Ints, Ints]:
+        columns = self._columns
+        prompt = np.array([(c.slot, c.n, c.start, c.last) for c in chunks], np.int32).reshape(-1, 4)
+        slots = np.concatenate((decode, prompt[:, 0]))
+        n_query = np.concatenate((np.ones_like(decode), prompt[:, 1]))
+        start = np.concatenate((columns.planned[decode], prompt[:, 2]))
+        flags = np.full(len(slots), RowFlag.EXACT | RowFlag.SAMPLE, np.int32)
+        flags |= columns.row_flags[slots]
+        last = prompt[:, 3].astype(bool)
+        of_prompt = flags[len(decode) :]
+        of_prompt |= RowFlag.PROMPT
+        of_prompt[last] |= RowFlag.LAST_CHUNK
+        of_prompt[~last] &= ~(RowFlag.SAMPLE | RowFlag.LOGPROBS)
+        return slots, n_query, start, flags
+
+    def _prompt_ids(self, chunks: list[Chunk]) -> Ints:
+        return _joined([self._columns.tokens[c.slot, c.start : c.start + c.n] for c in chunks])
+
+
+def _joined(parts: list[Ints]) -> Ints:
+    return np.concatenate(parts) if parts else EMPTY

@@ -1,0 +1,341 @@
+"""The scheduler: absorb requests, plan a step, commit its output. Start reading here.
+
+It is the only writer of sequences, row slots and pages. A plain decode step makes no Python object per
+row: Python per sequence is spent on admission, prompt chunks, ends and retraction. It never blocks,
+never reads a clock and knows no tensor, text or socket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from srtkit.scheduler.book import PageBook
+from srtkit.scheduler.builder import Chunk, PlanBuilder
+from srtkit.scheduler.columns import MAX_STOP_IDS, Columns, State
+from srtkit.scheduler.counters import Counters
+from srtkit.scheduler.pages import PagePool
+from srtkit.scheduler.sequence import Sequence
+from srtkit.scheduler.waiting import Policy, Waiting, common_prefix
+from srtkit.spec.errors import Unsupported
+from srtkit.spec.messages import Abort, Deltas, Finished, Logprobs, Started, Submit, ints
+from srtkit.spec.prefix_cache import PrefixCache
+from srtkit.spec.step_plan import EMPTY, Column, Ints, RowFlag, StepKey, StepPlan
+
+
+@dataclass(frozen=True)
+class SchedulerLimits:
+    """Bounds of a run. `pages` are those of the component "full"; `shares`: the cache can share prefixes."""
+
+    max_running: int
+    max_waiting: int
+    chunk_tokens: int
+    max_context: int
+    page_size: int
+    pages: int
+    policy: Policy = "fcfs"
+    shares: bool = True
+
+
+@dataclass
+class StepOutput:
+    """What a step sampled. `ids` int32 [rows], -1 where nothing was sampled; logprobs by row index."""
+
+    ids: Ints
+    logprobs: dict[int, tuple[Ints, np.ndarray[tuple[int], np.dtype[np.float32]]]] = field(default_factory=dict)
+
+
+class Scheduler:
+    """One scheduler for one engine. Calls alternate: absorb, plan, commit (`depth` plans later)."""
+
+    def __init__(self, limits: SchedulerLimits, cache: PrefixCache, fit: Callable[[StepKey], StepKey]) -> None:
+        if limits.max_context > limits.pages * limits.page_size:
+            raise Unsupported(
+                "scheduler",
+                f"a context of {limits.max_context} tokens does not fit {limits.pages} pages of {limits.page_size}",
+                "lower model.max_context or raise memory.fraction",
+            )
+        self.limits = limits
+        max_pages = -(-limits.max_context // limits.page_size)
+        self.columns = Columns(limits.max_running, limits.max_context, max_pages)
+        self.book = PageBook(PagePool("full", limits.pages), cache, self.columns, limits.page_size)
+        self.waiting = Waiting(limits.policy)
+        self.running: dict[int, Sequence] = {}  # by row slot, retiring ones included
+        self.counters = Counters()
+        self._builder = PlanBuilder(self.columns, fit)
+        self._slot_of: dict[int, int] = {}  # rid → row slot of sequences that have not ended
+        self._arrivals = 0
+        self._started: list[Started] = []
+        self._finished: list[Finished] = []
+
+    # -- absorb ---------------------------------------------------------------------------------
+
+    def submit(self, request: Submit) -> None:
+        """Take a new request into the queue, or answer that it cannot be served."""
+        ids = ints(request.ids)
+        problem = self._refusal(request, len(ids))
+        if problem:
+            self._finished.append(Finished(request.rid, 0, "error", problem))
+            return
+        self._arrivals += 1
+        self.waiting.push(
+            Sequence(
+                rid=request.rid,
+                ids=ids,
+                prompt_len=len(ids),
+                sampling=request.sampling,
+                namespace=request.namespace,
+                priority=request.priority,
+                order=self._arrivals,
+                reply=request.reply,
+            )
+        )
+
+    def abort(self, request: Abort) -> None:
+        """End a sequence wherever it stands. Unknown ids have ended already: nothing to do."""
+        if self.waiting.remove(request.rid) is not None:
+            self._finished.append(Finished(request.rid, 0, request.reason))
+        elif request.rid in self._slot_of:
+            self._end(self.running[self._slot_of[request.rid]], request.reason)
+            self._free_retired()
+        else:
+            return
+        self.counters.aborted += request.reason == "abort"
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a plan could have rows, now or after a commit."""
+        return bool(self.waiting) or bool(self.running)
+
+    # -- plan -----------------------------------------------------------------------------------
+
+    def plan(self) -> StepPlan:
+        """The next step. No rows: nothing can run before something in flight is committed (or at all)."""
+        decode = self._decode_rows()
+        chunks, budget = self._continue_prompts(self.limits.chunk_tokens - len(decode))
+        # A prompt that needed room may have retracted rows collected before it.
+        decode = decode[self.columns.state[decode] == State.DECODE]
+        chunks = [chunk for chunk in chunks if self.columns.state[chunk.slot] == State.PROMPT]
+        chunks += self._admit(budget)
+        for chunk in chunks:
+            if chunk.last:
+                self.columns.state[chunk.slot] = State.DECODE
+        if len(decode) == 0 and not chunks:
+            return self._builder.build(decode, chunks, decode)
+        return self._builder.build(decode, chunks, self.book.drain_writes())
+
+    def _decode_rows(self) -> Ints:
+        rows = self.columns.decode_rows()
+        left = self.book.grow_decode(rows)
+        while len(left):
+            if not self._retract_for(len(left), keep_slot=-1):
+                break
+            left = left[self.columns.state[left] == State.DECODE]
+            left = self.book.grow_decode(left)
+        kept: Ints = rows[(self.columns.state[rows] == State.DECODE) & ~np.isin(rows, left)]
+        return kept
+
+    def _continue_prompts(self, budget: int) -> tuple[list[Chunk], int]:
+        chunks = []
+        for slot in np.flatnonzero(self.columns.state == State.PROMPT):
+            if budget <= 0:
+                break
+            if self.columns.state[slot] != State.PROMPT:
+                continue  # retracted for one before it
+            chunk = self._chunk(int(slot), budget, may_retract=True)
+            if chunk is not None:
+                chunks.append(chunk)
+                budget -= chunk.n
+        return chunks, budget
+
+    def _chunk(self, slot: int, budget: int, *, may_retract: bool) -> Chunk | None:
+        """The next piece of a prompt, as long as budget and pages allow; None if it has to wait."""
+        columns, page_size = self.columns, self.limits.page_size
+        start, prompt_len = int(columns.planned[slot]), int(columns.prompt_len[slot])
+        n = min(prompt_len - start, budget)
+        while not self.book.grow(slot, start + n):
+            missing = columns.missing_pages(slot, start + n, page_size)
+            if not (may_retract and self._retract_for(missing, keep_slot=slot)):
+                n = (int(columns.n_pages[slot]) + self.book.available()) * page_size - start
+                n = min(prompt_len - start, budget, n)
+                if n <= 0 or not self.book.grow(slot, start + n):
+                    return None
+                break
+        return Chunk(slot, start, n, last=start + n == prompt_len)
+
+    def _admit(self, budget: int) -> list[Chunk]:
+        chunks: list[Chunk] = []
+
+        def accept(sequence: Sequence) -> bool | None:
+            if budget - sum(chunk.n for chunk in chunks) <= 0 or self.columns.free_slots == 0:
+                return False
+            if self._shares_with_running(sequence):
+                return None
+            if not self._start(sequence):
+                return False
+            chunk = self._chunk(sequence.slot, budget - sum(chunk.n for chunk in chunks), may_retract=False)
+            if chunk is not None:
+                chunks.append(chunk)
+            return True
+
+        self.waiting.admit(accept)
+        return chunks
+
+    def _shares_with_running(self, sequence: Sequence) -> bool:
+        """Whether a running prompt is computing a prefix this one could reuse: then it waits for it."""
+        if not self.limits.shares:
+            return False
+        page = self.limits.page_size
+        usable = sequence.ids[: len(sequence.ids) - 1]
+        for donor in self.running.values():
+            slot = donor.slot
+            pending = self.columns.computed[slot] < self.columns.prompt_len[slot]
+            if not pending or self.columns.state[slot] == State.RETIRING or donor.namespace != sequence.namespace:
+                continue
+            if len(usable) < page or not np.array_equal(donor.ids[:page], usable[:page]):
+                continue
+            common = common_prefix(donor.ids, usable) // page * page
+            if common > self.book.cache.peek([sequence.key(sequence.ids, limit=len(usable))])[0]:
+                return True
+        return False
+
+    def _start(self, sequence: Sequence) -> bool:
+        """Give a sequence a row slot and its cached prefix, if the pages for its prompt can be had."""
+        columns = self.columns
+        slot = sequence.slot = columns.acquire()
+        cached = self.book.lend(sequence)
+        n = len(sequence.ids)
+        prompts = np.flatnonzero(columns.state == State.PROMPT)
+        page_size = self.limits.page_size
+        promised = sum(columns.missing_pages(int(s), int(columns.prompt_len[s]), page_size) for s in prompts)
+        alone = not any(columns.state[s] != State.RETIRING for s in self.running)
+        if not alone and columns.missing_pages(slot, n + 1, page_size) + promised > self.book.available():
+            self.book.unlend(sequence)
+            return False
+        sampling = sequence.sampling
+        columns.state[slot] = State.PROMPT
+        columns.tokens[slot, :n] = sequence.ids
+        columns.prompt_len[slot] = columns.known[slot] = n
+        columns.target_len[slot] = min(sequence.prompt_len + sampling.max_tokens, self.limits.max_context)
+        columns.min_len[slot] = sequence.prompt_len + sampling.min_tokens
+        columns.stop_ids[slot, : len(sampling.stop_ids)] = sampling.stop_ids
+        columns.row_flags[slot] = RowFlag.LOGPROBS if sampling.logprobs >= 0 else 0
+        columns.greedy[slot] = sampling.temperature == 0 and sampling.min_tokens == 0
+        self.running[slot] = sequence
+        self._slot_of[sequence.rid] = slot
+        self._started.append(Started(sequence.rid, slot, min(cached, sequence.prompt_len)))
+        self._builder.admit(sequence)
+        if not sequence.retracted:
+            self.counters.admitted(n, cached)
+        return True
+
+    def _retract_for(self, n: int, keep_slot: int) -> bool:
+        """Put back the youngest running sequence so that n pages can be had. False: nothing (more) to do now.
+
+        With steps in flight its pages come free only when they are committed: then waiting is enough.
+        """
+        if self.book.available() >= n:
+            return True
+        if self.book.available() + self.book.pool.retiring >= n:
+            return False
+        live = [one for one in self.running.values() if self.columns.state[one.slot] != State.RETIRING]
+        youngest = max(live, key=lambda one: one.order)
+        if len(live) == 1 or youngest.slot == keep_slot:
+            return False
+        slot = youngest.slot
+        del self._slot_of[youngest.rid]
+        self.book.end(youngest)
+        ids = self.columns.tokens[slot, : self.columns.known[slot]].copy()
+        again = replace(youngest, ids=ids, slot=0, lease=None, lease_pages=0, mine=EMPTY, retracted=True)
+        self.waiting.push(again)
+        self.counters.retracted += 1
+        self._free_retired()
+        return True
+
+    # -- commit ---------------------------------------------------------------------------------
+
+    def commit(self, plan: StepPlan, output: StepOutput) -> Deltas:
+        """Take a step's outputs: tokens, ends, pages of whole prompt chunks. Rows of ended sequences are dropped."""
+        columns = self.columns
+        slots, flags = plan.column(Column.ROW_SLOT), plan.column(Column.ROW_FLAGS)
+        columns.in_flight[slots] -= 1
+        live = columns.state[slots] != State.RETIRING
+        alive = slots[live]
+        columns.computed[alive] = (plan.column(Column.ROW_START) + plan.column(Column.ROW_N_QUERY))[live]
+        sampled = live & (flags & RowFlag.SAMPLE != 0)
+        rows, ids = slots[sampled], output.ids[sampled]
+        columns.tokens[rows, columns.known[rows]] = ids
+        columns.known[rows] += 1
+        for slot in alive[flags[live] & RowFlag.PROMPT != 0]:
+            self.book.keep(self.running[int(slot)])
+        stopped = (ids[:, None] == columns.stop_ids[rows]).any(axis=1)
+        stopped &= columns.known[rows] > columns.min_len[rows]
+        full = columns.known[rows] >= columns.target_len[rows]
+        for slot, by_stop in zip(rows[stopped | full].tolist(), stopped[stopped | full].tolist(), strict=True):
+            self._end(self.running[slot], "stop" if by_stop else "length")
+        self._free_retired()
+        self.counters.committed(plan, len(ids))
+        logprobs = tuple(
+            Logprobs(int(slots[row]), top.astype("<i4").tobytes(), values.astype("<f4").tobytes())
+            for row, (top, values) in output.logprobs.items()
+            if sampled[row]
+        )
+        return self._deltas(plan.step, rows, ids, logprobs)
+
+    def news(self) -> Deltas | None:
+        """Starts and ends that no step carried yet; None when there are none."""
+        if not self._started and not self._finished:
+            return None
+        empty = np.empty(0, np.int32)
+        return self._deltas(-1, empty, empty, ())
+
+    def _deltas(self, step: int, rows: Ints, ids: Ints, logprobs: tuple[Logprobs, ...]) -> Deltas:
+        deltas = Deltas(
+            step=step,
+            slots=rows.astype("<i4").tobytes(),
+            counts=np.ones(len(rows), "<i4").tobytes(),
+            ids=ids.astype("<i4").tobytes(),
+            started=tuple(self._started),
+            finished=tuple(self._finished),
+            logprobs=logprobs,
+        )
+        self._started.clear()
+        self._finished.clear()
+        return deltas
+
+    def _end(self, sequence: Sequence, reason: str) -> None:
+        del self._slot_of[sequence.rid]
+        self._finished.append(Finished(sequence.rid, sequence.slot, reason))
+        self.book.end(sequence)
+
+    def _free_retired(self) -> None:
+        retiring = (self.columns.state == State.RETIRING) & (self.columns.in_flight == 0)
+        for slot in np.flatnonzero(retiring).tolist():
+            self.book.finish_retiring(self.running.pop(slot))
+            self._builder.release(slot)
+
+    def _refusal(self, request: Submit, n: int) -> str:
+        limits = self.limits
+        if n == 0:
+            return "the prompt is empty"
+        if n >= limits.max_context:
+            return f"the prompt has {n} tokens; with one to generate it must be below {limits.max_context}"
+        if len(request.sampling.stop_ids) > MAX_STOP_IDS:
+            return f"{len(request.sampling.stop_ids)} stop ids; at most {MAX_STOP_IDS}"
+        if len(self.waiting) >= limits.max_waiting:
+            return "the waiting queue is full"
+        return ""
+
+    def apply(self, messages: Iterable[Submit | Abort]) -> None:
+        """Absorb in order."""
+        for message in messages:
+            if isinstance(message, Submit):
+                self.submit(message)
+            else:
+                self.abort(message)
+
+    def check(self) -> None:
+        """Our invariants; tests call it after every step."""
+        self.book.check(self.running)

@@ -1,0 +1,45 @@
+"""A sequence outside the columns: what is needed when it is admitted, ends or is retracted. No per-step state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from srtkit.spec.messages import Sampling
+from srtkit.spec.prefix_cache import CacheKey, Lease
+from srtkit.spec.step_plan import EMPTY, Ints
+
+
+@dataclass(eq=False)
+class Sequence:
+    """One request's running or waiting state.
+
+    `ids` are the tokens known when it (last) entered the queue, `prompt_len` of them the client's.
+    `order` is its place by arrival and never changes, so a retracted sequence goes back to the front.
+    Of its page-table row, indices below `lease_pages` are the cache's, except those in `mine`:
+    pages it computed although the cache had them already. All others are its own.
+    """
+
+    rid: int
+    ids: Ints
+    prompt_len: int
+    sampling: Sampling
+    namespace: bytes
+    priority: int
+    order: int
+    reply: str = "deltas"
+    slot: int = 0
+    lease: Lease | None = None
+    lease_pages: int = 0
+    mine: Ints = field(default_factory=lambda: EMPTY)
+    retracted: bool = False
+
+    def key(self, ids: Ints, limit: int) -> CacheKey:
+        """Its cache key over `ids`, of which at most `limit` tokens can be used."""
+        return CacheKey(ids, self.namespace, limit=limit)
+
+    def own_indices(self, n_pages: int) -> Ints:
+        """Page-table indices whose page is this sequence's own."""
+        tail = np.arange(self.lease_pages, n_pages, dtype=np.int32)
+        return np.concatenate((self.mine, tail)) if len(self.mine) else tail

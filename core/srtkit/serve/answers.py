@@ -1,0 +1,111 @@
+"""Sends a job's answer, whole or as server-sent events, and notices when the client hangs up.
+
+Knows no format: a `Shape` turns pieces into bytes. A slow client blocks its own stream only; what arrives
+meanwhile is merged into its next event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Protocol, TypeVar
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from srtkit.serve.errors import error_body, json_response
+from srtkit.serve.generation import Piece
+from srtkit.serve.service import Job, Service
+from srtkit.spec.errors import EngineError
+
+T = TypeVar("T")
+
+DONE = b"data: [DONE]\n\n"
+HUNG_UP = 499
+_STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+
+
+class Shape(Protocol):
+    """The format of a route's answers. `index` is the generation's place in the job."""
+
+    def event(self, index: int, piece: Piece) -> object:
+        """Plain data for one event of the stream."""
+
+    def last(self) -> object | None:
+        """One more event for the end of the stream, if any."""
+
+    def whole(self, pieces: list[Piece]) -> object:
+        """Plain data for the whole answer."""
+
+
+class EventStream(Response):
+    """A job as server-sent events."""
+
+    def __init__(self, service: Service, job: Job, shape: Shape) -> None:
+        super().__init__(headers=_STREAM_HEADERS, media_type="text/event-stream")
+        del self.headers["content-length"]
+        self._service = service
+        self._job = job
+        self._shape = shape
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Stream until the end, or until the client hangs up."""
+        try:
+            await unless_gone(receive, self._stream(send))
+        finally:
+            self._service.metrics.answered(HUNG_UP if self._job.running else self.status_code)
+            self._service.close(self._job)
+
+    async def _stream(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        job, shape = self._job, self._shape
+        while job.running:
+            body = b"".join([_event(_or_error(shape.event(i, piece), piece)) for i, piece in await job.news()])
+            if not job.running:
+                last = shape.last()
+                body += DONE if last is None else _event(last) + DONE
+            await send({"type": "http.response.body", "body": body, "more_body": job.running > 0})
+
+
+def _event(data: object) -> bytes:
+    return b"data: " + orjson.dumps(data) + b"\n\n"
+
+
+def _or_error(data: object, piece: Piece) -> object:
+    return error_body(500, piece.error, code="generation_failed") if piece.finish_reason == "error" else data
+
+
+async def answer(service: Service, request: Request, job: Job, shape: Shape, stream: bool) -> Response:
+    """The response to a request whose body has been read. Raises `EngineError` if a generation failed."""
+    if stream:
+        return EventStream(service, job, shape)
+    try:
+        pieces = await unless_gone(request.receive, job.whole())
+    finally:
+        service.close(job)
+    if pieces is None:
+        service.metrics.answered(HUNG_UP)
+        return Response(status_code=HUNG_UP)
+    if failed := next((piece.error for piece in pieces if piece.finish_reason == "error"), ""):
+        raise EngineError("engine", failed)
+    service.metrics.answered(200)
+    return json_response(shape.whole(pieces))
+
+
+async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T | None:
+    """The result of `work`; None if the client hangs up first, and `work` is cancelled."""
+    working, listening = asyncio.ensure_future(work), asyncio.ensure_future(_hang_up(receive))
+    try:
+        await asyncio.wait((working, listening), return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        working.cancel()
+        listening.cancel()
+        await asyncio.gather(working, listening, return_exceptions=True)
+
+
+async def _hang_up(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

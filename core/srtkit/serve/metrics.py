@@ -1,0 +1,78 @@
+"""The figures of /metrics, in Prometheus' text format; every name starts with `srtkit_`.
+
+The engine's figures are read off its latest `Stats` when somebody asks; only what the HTTP side alone sees
+(latencies, answers) is counted here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from srtkit.spec.messages import Stats
+
+_TTFT = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_ITL = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 1, 2.5)
+_E2E = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 60, 120, 300, 600)
+
+
+class _EngineFigures(Collector):
+    """The engine's latest figures; zeros before the first have come."""
+
+    def __init__(self, stats: Callable[[], Stats | None]) -> None:
+        self._stats = stats
+
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        """Called at every scrape."""
+        s = self._stats() or Stats(*[0] * 11)
+        for name, text, value in (
+            ("running", "Sequences in the batch.", s.running),
+            ("waiting", "Requests in the queue.", s.waiting),
+            ("pages_used", "KV pages of running sequences.", s.pages_used),
+            ("pages_cached", "KV pages kept for reuse.", s.cached_pages),
+            ("pages_total", "KV pages there are.", s.pages_total),
+            ("cache_hit_rate", "Share of prompt tokens found in the cache.", s.cached_tokens / (s.prompt_tokens or 1)),
+        ):
+            yield GaugeMetricFamily(f"srtkit_{name}", text, value)
+        for name, text, value in (
+            ("prompt_tokens", "Tokens in.", s.prompt_tokens),
+            ("cached_tokens", "Prompt tokens found in the cache.", s.cached_tokens),
+            ("output_tokens", "Tokens out.", s.output_tokens),
+            ("aborted", "Sequences aborted.", s.aborted),
+            ("retracted", "Sequences put back when pages ran out.", s.retracted),
+            ("steps", "Steps of the engine.", s.steps),
+            ("eager_steps", "Steps that ran without a captured graph.", s.eager_steps),
+        ):
+            yield CounterMetricFamily(f"srtkit_{name}", text, value)
+
+
+class Metrics:
+    """The figures of one server, in a registry of its own. Times are in seconds, as the client could see them."""
+
+    def __init__(self, stats: Callable[[], Stats | None], degraded: bool) -> None:
+        self._registry = registry = CollectorRegistry()
+        registry.register(_EngineFigures(stats))
+        gauge = Gauge("srtkit_degraded", "1 when a fallback of the configuration is in use.", registry=registry)
+        gauge.set(degraded)
+        self.ttft = Histogram("srtkit_ttft_seconds", "Arrival to first token.", buckets=_TTFT, registry=registry)
+        self.itl = Histogram("srtkit_itl_seconds", "Between tokens of one sequence.", buckets=_ITL, registry=registry)
+        self.e2e = Histogram("srtkit_e2e_seconds", "Arrival to the last token.", buckets=_E2E, registry=registry)
+        self._requests = Counter(
+            "srtkit_requests", "Answers, by HTTP status (499: the client hung up).", ["status"], registry=registry
+        )
+        self._ends = Counter("srtkit_sequences", "Sequences, by why they ended.", ["finish_reason"], registry=registry)
+
+    def answered(self, status: int) -> None:
+        """Count a generation's answer, or an error."""
+        self._requests.labels(str(status)).inc()
+
+    def ended(self, finish_reason: str) -> None:
+        """Count a sequence."""
+        self._ends.labels(finish_reason).inc()
+
+    def text(self) -> bytes:
+        """What /metrics answers."""
+        return generate_latest(self._registry)

@@ -1,0 +1,171 @@
+"""From the fields of a request to what the frontend opens: token ids and complete sampling parameters.
+
+Knows the served model's tokenizer, limits and sampling defaults; no HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar, cast
+
+from msgspec.structs import replace
+
+from srtkit.scheduler.columns import MAX_STOP_IDS
+from srtkit.serve.errors import RequestError
+from srtkit.serve.generation import Prompt
+from srtkit.serve.requests import GenerationFields, Prompts
+from srtkit.spec.messages import Sampling
+from srtkit.text.chat import ChatTemplate
+from srtkit.text.tokenizer import Tokenizer
+
+N = TypeVar("N", int, float)
+R = TypeVar("R")
+
+LONG_TEXT = 20_000
+"""From so many characters on, tokenizing would hold up the event loop: it goes to a thread."""
+_COLDEST = 1e-6  # below, dividing logits by the temperature could overflow; the limit is greedy anyway
+_SEEDS = 2**63 - 1
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """What clients can know of the model. `aliases` are further names they may use.
+
+    `generation` holds the keys of generation_config.json (empty: its defaults are not wanted); `eos_ids` all ids
+    that end a text; `vocab_size` bounds token ids in prompts; `created` is in seconds since the epoch.
+    """
+
+    name: str
+    aliases: tuple[str, ...]
+    max_context: int
+    tokenizer: Tokenizer | None
+    chat: ChatTemplate
+    generation: Mapping[str, Any]
+    eos_ids: tuple[int, ...]
+    vocab_size: int
+    created: int
+    defaults: Sampling = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "defaults", _defaults(self.generation, self.eos_ids))
+
+    def check_name(self, name: str) -> None:
+        """Raises `RequestError` (404) with the names there are."""
+        names = dict.fromkeys((self.name, *self.aliases))
+        if name not in names:
+            remedy = "served: " + ", ".join(names)
+            raise RequestError("model", f"there is no model {name!r}", remedy, status=404, code="model_not_found")
+
+
+def _defaults(generation: Mapping[str, Any], eos_ids: tuple[int, ...]) -> Sampling:
+    """What a request that names nothing gets."""
+    known = {name: generation[name] for name in ("temperature", "top_k", "top_p", "min_p") if generation.get(name)}
+    if generation.get("do_sample") is False:
+        known["temperature"] = 0.0
+    if generation.get("repetition_penalty", 1.0) not in (1.0, None):
+        _log.warning("repetition_penalty of generation_config.json is not supported yet and has no effect")
+    return Sampling(**known, stop_ids=eos_ids)
+
+
+async def off_loop(size: int, work: Callable[[], R]) -> R:
+    """Run `work` here, or in a thread when `size` characters make it long."""
+    return work() if size < LONG_TEXT else await asyncio.to_thread(work)
+
+
+def encode(model: ServedModel, text: str, param: str, add_special: bool) -> list[int]:
+    """Token ids of a text."""
+    if model.tokenizer is None:
+        raise RequestError(param, "the model was loaded without a tokenizer", "send token ids")
+    return model.tokenizer.encode(text, add_special=add_special)
+
+
+async def token_lists(model: ServedModel, prompts: Prompts, param: str) -> list[list[int]]:
+    """Token ids of every prompt. BOS is added to texts that lack it."""
+    single = isinstance(prompts, str) or all(isinstance(item, int) for item in prompts)
+    lists: list[list[int]] = []
+    for item in [prompts] if single else prompts:
+        if isinstance(item, str):
+            ids = await off_loop(len(item), partial(encode, model, item, param, add_special=True))
+        elif isinstance(item, list):
+            ids = cast(list[int], item)
+            _check_ids(ids, model, param)
+        else:
+            raise RequestError(param, "texts and token ids cannot be mixed in one list", code="invalid_value")
+        check_length(len(ids), model, param)
+        lists.append(ids)
+    return lists
+
+
+def check_length(n: int, model: ServedModel, param: str) -> None:
+    """Raises `RequestError` unless there is a prompt and room for one more token."""
+    if n == 0:
+        raise RequestError(param, "the prompt is empty", code="invalid_value")
+    if n >= model.max_context:
+        cause = f"the prompt has {n} tokens; the context is {model.max_context} tokens, and one must be left to generate"
+        raise RequestError(param, cause, "shorten the prompt", code="context_length_exceeded")
+
+
+def _check_ids(ids: Sequence[int], model: ServedModel, param: str) -> None:
+    wrong = [id_ for id_ in (min(ids), max(ids)) if not 0 <= id_ < model.vocab_size] if ids else []
+    if wrong:
+        cause = f"token id {wrong[0]} is outside of the vocabulary (0 to {model.vocab_size - 1})"
+        raise RequestError(param, cause, code="invalid_value")
+
+
+def build_prompts(
+    ids: list[int], fields: GenerationFields, model: ServedModel, default_tokens: int | None, logprobs: int | None
+) -> list[Prompt]:
+    """The `n` prompts of one token list. `default_tokens` None: the rest of the context.
+
+    More tokens than the context has room for are not an error: the generation then ends by length.
+    """
+    if model.tokenizer is None and (fields.stop or logprobs is not None):
+        raise RequestError("stop" if fields.stop else "logprobs", "the model was loaded without a tokenizer")
+    room = model.max_context - len(ids)
+    sampling = _sampling(fields, model, min(fields.wanted_tokens() or default_tokens or room, room))
+    seed = secrets.randbits(63) if fields.seed is None else fields.seed
+    return [
+        Prompt(
+            ids,
+            replace(sampling, seed=(seed + i) & _SEEDS, logprobs=-1 if logprobs is None else logprobs),
+            stop=fields.stops(),
+            include_stop=fields.include_stop_str_in_output,
+            skip_special=fields.skip_special_tokens,
+            namespace=fields.cache_salt.encode(),
+            priority=fields.priority,
+        )
+        for i in range(fields.n)
+    ]
+
+
+def _sampling(fields: GenerationFields, model: ServedModel, max_tokens: int) -> Sampling:
+    defaults = model.defaults
+    temperature = _given(fields.temperature, defaults.temperature)
+    _check_ids(fields.stop_token_ids, model, "stop_token_ids")
+    eos_ids = () if fields.ignore_eos else defaults.stop_ids
+    stop_ids = tuple(dict.fromkeys((*eos_ids, *fields.stop_token_ids)))
+    if len(stop_ids) > MAX_STOP_IDS:
+        cause = f"there are {len(stop_ids)} with the model's own; at most {MAX_STOP_IDS}"
+        raise RequestError("stop_token_ids", cause, code="invalid_value")
+    if fields.min_tokens > max_tokens:
+        cause = f"{fields.min_tokens} are more than the {max_tokens} that may be generated"
+        raise RequestError("min_tokens", cause, code="invalid_value")
+    return Sampling(
+        temperature=temperature if temperature >= _COLDEST else 0.0,
+        top_k=min(max(_given(fields.top_k, defaults.top_k), 0), model.vocab_size),
+        top_p=_given(fields.top_p, defaults.top_p),
+        min_p=_given(fields.min_p, defaults.min_p),
+        max_tokens=max_tokens,
+        min_tokens=fields.min_tokens,
+        stop_ids=stop_ids,
+    )
+
+
+def _given(value: N | None, default: N) -> N:
+    return default if value is None else value

@@ -1,0 +1,157 @@
+"""Request bodies: what fields exist, what values they take, which are known but not done yet.
+
+Types and bounds are declared on the fields; msgspec checks them. Knows nothing of tokens or answers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+import orjson
+from msgspec import Meta
+
+from srtkit.serve.errors import RequestError
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+MAX_N = 128
+MAX_STOPS = 16
+MAX_LOGPROBS = 20
+_INT64 = 2**63
+
+Text = Annotated[str, Meta(min_length=1)]
+Tokens = Annotated[int, Meta(ge=1)]
+Logprobs = Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)]
+Prompts = str | list[str | int | list[int]]
+"""A text, its token ids, or a list of either."""
+
+
+class GenerationFields(msgspec.Struct, kw_only=True):
+    """How to choose tokens and when to end; common to all routes that generate. None: the model's default.
+
+    Choice i of `n` uses `seed` + i. `top_k` -1 or 0, `top_p` 1 and `min_p` 0 are off; `temperature` 0 is greedy.
+    Prompts of different `cache_salt` share no cached pages.
+    """
+
+    n: Annotated[int, Meta(ge=1, le=MAX_N)] = 1
+    temperature: Annotated[float, Meta(ge=0)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    seed: Annotated[int, Meta(ge=-_INT64, lt=_INT64)] | None = None
+    max_tokens: Tokens | None = None
+    max_completion_tokens: Tokens | None = None
+    max_new_tokens: Tokens | None = None
+    min_tokens: Annotated[int, Meta(ge=0)] = 0
+    stop: Text | Annotated[list[Text], Meta(max_length=MAX_STOPS)] = []
+    stop_token_ids: list[int] = []
+    ignore_eos: bool = False
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    priority: Annotated[int, Meta(ge=-_INT64, lt=_INT64)] = 0
+    cache_salt: str = ""
+
+    def wanted_tokens(self) -> int | None:
+        """The most tokens to generate, under whichever name it was given."""
+        return self.max_completion_tokens or self.max_tokens or self.max_new_tokens
+
+    def stops(self) -> tuple[str, ...]:
+        """The stop strings."""
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+
+class OpenAIRequest(GenerationFields, kw_only=True):
+    """What completions and chat share. `rid` names the request for /abort_request and becomes the answer's id."""
+
+    model: str = "default"
+    rid: Text | None = None
+    stream: bool = False
+    stream_options: dict[str, Any] = {}
+
+
+class StreamOptions(msgspec.Struct):
+    """The table `stream_options`."""
+
+    include_usage: bool = False
+
+
+NOT_YET: Mapping[str, tuple[object, ...]] = {
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "response_format": ({"type": "text"},),
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "repetition_penalty": (1,),
+    "length_penalty": (1,),
+    "logit_bias": ({},),
+    "best_of": (1,),
+    "suffix": ("",),
+    "echo": (False,),
+    "store": (False,),
+    "modalities": (["text"],),
+    "use_beam_search": (False,),
+    "continue_final_message": (False,),
+    "spaces_between_special_tokens": (True,),
+    "return_token_ids": (False,),
+    "return_tokens_as_token_ids": (False,),
+    "return_hidden_states": (False,),
+    "no_stop_trim": (False,),
+    "return_logprob": (False,),
+    "continuous_usage_stats": (False,),
+    **dict.fromkeys(
+        ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "guided_decoding_backend"), ()
+    ),
+    **dict.fromkeys(("structured_outputs", "json_schema", "regex", "ebnf", "structural_tag", "stop_regex"), ()),
+    **dict.fromkeys(("prompt_logprobs", "top_logprobs_num", "token_ids_logprob", "logprob_start_len"), ()),
+    **dict.fromkeys(("allowed_token_ids", "bad_words", "logits_processors", "custom_logit_processor"), ()),
+    **dict.fromkeys(("audio", "image_data", "prediction", "web_search_options", "verbosity", "reasoning_effort"), ()),
+    **dict.fromkeys(("truncate_prompt_tokens", "chat_template", "documents", "lora_path", "input_embeds"), ()),
+}
+"""Fields we know of and do not do yet, with the values (besides null) that ask for nothing."""
+
+NO_EFFECT = frozenset(
+    ("user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "parallel_tool_calls")
+) | {"include_obfuscation"}
+"""Fields that are right to accept and change nothing in an answer of this server."""
+
+
+def json_body(body: bytes) -> object:
+    """Raises `RequestError` for what is not JSON."""
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise RequestError("", f"the body is not valid JSON: {error}", code="invalid_json") from None
+
+
+def parse(raw: object, kind: type[T], unknown: Callable[[str], None], path: str = "") -> T:
+    """Plain data as a request. `unknown` is told each field nobody knows; `path` stands before names in errors.
+
+    A null is a field that was left out. Raises `RequestError` naming the field.
+    """
+    if not isinstance(raw, dict):
+        raise RequestError(path.rstrip("."), "a JSON object is expected", code="invalid_type")
+    given = {name: value for name, value in raw.items() if value is not None}
+    for name in given.keys() - set(kind.__struct_fields__) - NO_EFFECT:
+        if name not in NOT_YET:
+            unknown(path + name)
+        elif given[name] not in NOT_YET[name]:
+            raise RequestError(
+                path + name, "this server does not support it yet", "leave it out", code="unsupported_parameter"
+            )
+    try:
+        return msgspec.convert(given, kind)
+    except msgspec.ValidationError as error:
+        raise _mistake(str(error), path) from None
+
+
+def _mistake(text: str, path: str) -> RequestError:
+    """msgspec's sentence, with the field apart from it."""
+    if missing := re.fullmatch(r"Object missing required field `(\w+)`", text):
+        return RequestError(path + missing[1], "it is required", code="missing_required_parameter")
+    cause, _, place = text.partition(" - at `$.")
+    return RequestError(path + place.rstrip("`"), cause[:1].lower() + cause[1:], code="invalid_value")

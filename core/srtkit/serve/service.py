@@ -1,0 +1,222 @@
+"""What the routes share: the frontend of one engine, the requests that run, and the pump that feeds both.
+
+Knows no route and no form of an answer. Everything but the pump's thread runs in the server's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+from uuid import uuid4
+
+from srtkit.config.settings import ServerSection
+from srtkit.serve.errors import RequestError
+from srtkit.serve.frontend import Frontend
+from srtkit.serve.generation import Generation, Piece, Prompt, news
+from srtkit.serve.metrics import Metrics
+from srtkit.serve.prompts import ServedModel
+from srtkit.spec.errors import EngineError, SrtError, TransportTimeout
+from srtkit.spec.messages import Message, Reply, decode
+from srtkit.spec.transport import Receiver
+
+CONTROL_SECONDS = 30.0
+_PUMP_SECONDS = 0.2
+_MAX_WARNINGS = 100
+_log = logging.getLogger(__name__)
+
+Info = Mapping[str, Any] | Callable[[], Awaitable[Mapping[str, Any]]]
+
+
+class Job:
+    """One HTTP request under way: its generations, `n` for every prompt, in order. `running` are not over yet."""
+
+    def __init__(self, id_: str, generations: Sequence[Generation], n: int, arrived: float, metrics: Metrics) -> None:
+        self.id = id_
+        self.created = int(time.time())
+        self.generations = generations
+        self.running = len(generations)
+        self._n = n
+        self._arrived = arrived
+        self._metrics = metrics
+        self._last = [0.0] * len(generations)  # when each had news; 0 before its first token
+
+    async def news(self) -> list[tuple[int, Piece]]:
+        """Wait for something new of any generation; all that is new, by index."""
+        found = await news(self.generations)
+        now = time.monotonic()
+        for index, piece in found:
+            if piece.token_ids:
+                last, self._last[index] = self._last[index], now
+                if last:
+                    self._metrics.itl.observe(now - last)
+                else:
+                    self._metrics.ttft.observe(now - self._arrived)
+            if piece.finish_reason is not None:
+                self.running -= 1
+                self._metrics.e2e.observe(now - self._arrived)
+                self._metrics.ended(piece.finish_reason)
+        return found
+
+    async def whole(self) -> list[Piece]:
+        """Wait for the ends; the complete pieces, by index."""
+        pieces = [Piece() for _ in self.generations]
+        while self.running:
+            for index, piece in await self.news():
+                pieces[index].merge(piece)
+        return pieces
+
+    def usage(self) -> dict[str, Any]:
+        """OpenAI's figures so far. A prompt counts once, however many choices it has."""
+        firsts = self.generations[:: self._n]
+        prompt = sum(one.prompt_tokens for one in firsts)
+        completion = sum(one.completion_tokens for one in self.generations)
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+            "prompt_tokens_details": {"cached_tokens": sum(one.cached_tokens for one in firsts)},
+        }
+
+
+class Service:
+    """One served model. `info` is what /server_info answers, or makes it; `degraded` names fallbacks in use."""
+
+    def __init__(
+        self,
+        frontend: Frontend,
+        model: ServedModel,
+        info: Info,
+        settings: ServerSection,
+        degraded: tuple[str, ...] = (),
+    ) -> None:
+        self.frontend = frontend
+        self.model = model
+        self.settings = settings
+        self.degraded = degraded
+        self.metrics = Metrics(lambda: frontend.stats, bool(degraded))
+        self._info = info
+        self._jobs: dict[str, Job] = {}
+        self._replies: dict[int, asyncio.Future[Reply]] = {}
+        self._warned: set[str] = set()
+
+    # -- from the engine ------------------------------------------------------------------------
+
+    def feed(self, messages: Sequence[Message]) -> None:
+        """Take messages of the engine, in order."""
+        for message in messages:
+            self.frontend.feed(message)
+        for number, reply in self.frontend.replies.items():
+            waiter = self._replies.pop(number, None)
+            if waiter is not None and not waiter.done():
+                waiter.set_result(reply)
+        self.frontend.replies.clear()
+        if self.frontend.failure is not None:
+            self.fail(self.frontend.failure)
+
+    def fail(self, error: SrtError) -> None:
+        """The engine is gone: everything open ends with the error, and so does everything that comes."""
+        self.frontend.fail(error)
+        for waiter in self._replies.values():
+            if not waiter.done():
+                waiter.set_exception(error)
+        self._replies.clear()
+
+    # -- for the routes -------------------------------------------------------------------------
+
+    def open(self, prompts: Sequence[Prompt], id_: str, arrived: float, n: int = 1) -> Job:
+        """Send all prompts of a request, or none. `arrived` is `time.monotonic()` of the request."""
+        if id_ in self._jobs:
+            raise RequestError("rid", f"a request {id_!r} is running", "choose another", code="invalid_value")
+        generations: list[Generation] = []
+        try:
+            for prompt in prompts:
+                generations.append(self.frontend.open(prompt))
+        except SrtError:
+            for generation in generations:
+                self.frontend.cancel(generation)
+            raise
+        job = self._jobs[id_] = Job(id_, generations, n, arrived, self.metrics)
+        return job
+
+    def close(self, job: Job) -> None:
+        """The request is over; what still runs of it is cancelled, as its client is gone."""
+        self._jobs.pop(job.id, None)
+        self._cancel(job)
+
+    def abort(self, id_: str | None) -> int:
+        """End a request, or all of them (None); they answer with what there is. How many there were."""
+        jobs = list(self._jobs.values()) if id_ is None else [self._jobs[id_]] if id_ in self._jobs else []
+        for job in jobs:
+            self._cancel(job)
+        return len(jobs)
+
+    def _cancel(self, job: Job) -> None:
+        for generation in job.generations:
+            if not generation.ended:
+                self.frontend.cancel(generation)
+
+    async def control(self, op: str) -> Any:
+        """Have the engine do an operation; its answer. Raises `EngineError` or `TransportTimeout`."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._replies[self.frontend.control(op)] = waiter
+        try:
+            reply = await asyncio.wait_for(waiter, CONTROL_SECONDS)
+        except TimeoutError:
+            cause = f"the engine did not answer {op!r} within {CONTROL_SECONDS:.0f} s"
+            raise TransportTimeout("server", cause, "see /health_generate") from None
+        if reply.error:
+            raise EngineError("engine", reply.error)
+        return reply.value
+
+    async def info(self) -> dict[str, Any]:
+        """What is known of the server, as plain data."""
+        return dict(await self._info() if callable(self._info) else self._info)
+
+    def unknown_field(self, name: str) -> None:
+        """A request field that nobody knows: refused, or one warning for each name."""
+        if self.settings.strict_fields:
+            raise RequestError(name, "unknown field", "leave it out", code="unknown_parameter")
+        if name not in self._warned and len(self._warned) < _MAX_WARNINGS:
+            self._warned.add(name)
+            _log.warning("requests hold the unknown field %r; it is ignored", name)
+
+
+def new_id(prefix: str) -> str:
+    """An id for an answer."""
+    return f"{prefix}-{uuid4().hex}"
+
+
+def start_pump(receiver: Receiver, service: Service, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
+    """Feed the service from a thread that waits for the engine; the result stops it and waits for its end.
+
+    All messages that have arrived cost the loop one callback. The receiver is that thread's until it has ended.
+    """
+    stop = threading.Event()
+
+    def call(function: Callable[[Any], None], argument: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has closed: nobody is left to tell
+            loop.call_soon_threadsafe(function, argument)
+
+    def pump() -> None:
+        try:
+            while not stop.is_set():
+                batch = receiver.drain(_PUMP_SECONDS)
+                if batch:
+                    call(service.feed, [decode(frames[0]) for frames in batch])
+        except SrtError as error:
+            if not stop.is_set():
+                call(service.fail, error)
+
+    thread = threading.Thread(target=pump, name="srtkit-pump", daemon=True)
+    thread.start()
+
+    def end() -> None:
+        stop.set()
+        thread.join()
+
+    return end

@@ -1,0 +1,100 @@
+"""The graph runner contract, `graph_runner/1.0`: which shapes are captured, and running them.
+
+A runner executes programs and knows nothing of attention, sampling or models: a program is a callable
+over buffers at fixed addresses, and marks inside it (custom operators named as cuts) tell where it may
+be split. The planner asks `fit`, so every rank runs the same key; None means the next runner, eager last.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import BaseModel
+
+from srtkit.spec.capabilities import NOT_DECLARED, Answer, Need, no_needs
+from srtkit.spec.facts import DeviceFacts, Limits
+from srtkit.spec.step_plan import StepKey
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from srtkit.spec.platform import Platform
+
+CaptureLevel = Literal["never", "one_token", "uniform", "any"]
+
+
+class Program(ABC):
+    """Something to run per step: target, draft, encoder … Its buffers are its own, sized for a key."""
+
+    @abstractmethod
+    def before(self, key: StepKey) -> None:
+        """Host work outside any graph (attention fill). Called before every run and before capture."""
+
+    @abstractmethod
+    def body(self, key: StepKey) -> Mapping[str, Tensor]:
+        """The device work, recordable where the parts allow it. Returns outputs by name."""
+
+    @abstractmethod
+    def cuts(self) -> frozenset[str]:
+        """Names of custom operators at which the body may be split ("srtkit::attend")."""
+
+
+class GraphRunner(ABC):
+    """Runs prepared programs. Outputs of a run stay valid for `depth` further runs."""
+
+    @abstractmethod
+    def prepare(self, program: Program, keys: Sequence[StepKey]) -> None:
+        """Capture `keys`, largest first. May be called again after `close`.
+
+        Raises `OutOfMemory` or `Unsupported` naming key and cause; the device stays usable.
+        """
+
+    @abstractmethod
+    def run(self, program: Program, key: StepKey) -> Mapping[str, Tensor]:
+        """Run one step; the result equals the eager one for every fill below the key."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free graphs and their memory."""
+
+
+@dataclass(frozen=True)
+class GraphRunnerCapabilities:
+    """What a runner can do. `gates` no: it cannot wait inside a step for a running load."""
+
+    gates: Answer = NOT_DECLARED
+    levels: frozenset[CaptureLevel] = frozenset({"never"})
+
+
+@dataclass(frozen=True)
+class GraphRunnerBuild:
+    """What core gives a runner at build."""
+
+    limits: Limits
+    platform: Platform
+    device_index: int
+    options: BaseModel
+    needs: Mapping[str, object] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphRunnerDescriptor:
+    """What a plugin's hook returns; `keys`, `fit` and `memory` are pure and torch-free.
+
+    `keys(limits, level, options)`: what would be captured when the parts allow `level`.
+    `fit(wanted, keys)`: the captured key that serves `wanted` (rows, tokens, q_len unpadded), or None.
+    `memory(keys, token_bytes)`: estimate in bytes, for the memory plan.
+    """
+
+    contract: str
+    options: type[BaseModel]
+    capabilities: Callable[[DeviceFacts], GraphRunnerCapabilities]
+    keys: Callable[[Limits, CaptureLevel, BaseModel], Sequence[StepKey]]
+    fit: Callable[[StepKey, Sequence[StepKey]], StepKey | None]
+    memory: Callable[[Sequence[StepKey], int], int]
+    build: Callable[[GraphRunnerBuild], GraphRunner]
+    needs: Callable[[BaseModel], Sequence[Need]] = no_needs
+    requires: frozenset[str] = frozenset()

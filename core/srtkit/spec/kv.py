@@ -1,0 +1,114 @@
+"""KV layouts and components: how pages look in memory and which spaces of page ids exist. No torch.
+
+A pool page holds `page_tokens` tokens of every layer of a component. A layout says which planes stand
+under a page id; core allocates the planes layer-major and hands each layer its view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+from srtkit.spec.errors import Unsupported
+
+ITEM_BYTES = {
+    "float64": 8,
+    "float32": 4,
+    "int32": 4,
+    "bfloat16": 2,
+    "float16": 2,
+    "float8_e4m3fn": 1,
+    "float8_e4m3fnuz": 1,
+    "uint8": 1,
+    "int8": 1,
+}
+
+
+@dataclass(frozen=True)
+class Plane:
+    """One tensor under a page id. `shape` is that of a single page, e.g. [page_tokens, kv_heads, head_dim]."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of one page of one layer."""
+        return prod(self.shape) * ITEM_BYTES[self.dtype]
+
+
+@dataclass(frozen=True)
+class KVLayout:
+    """What stands under a page id of one layer.
+
+    `name` is name and version ("nhd/1", "vec/1", "latent/1"): two parts agree only if it is equal.
+    `kernel_pages` are the page sizes a kernel may see inside one pool page without moving data.
+    `over_read` is how many index entries past a row's end a kernel may read (0 … 256).
+    `any_page_stride` says that pages of one layer need not be adjacent.
+    """
+
+    name: str
+    page_tokens: int
+    planes: tuple[Plane, ...]
+    kernel_pages: tuple[int, ...]
+    any_page_stride: bool = False
+    over_read: int = 0
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of one page of one layer, all planes."""
+        return sum(plane.page_bytes for plane in self.planes)
+
+
+@dataclass(frozen=True)
+class Component:
+    """One space of page ids: its own page table and life-cycle.
+
+    `reach`: "all" (every earlier token is needed), "window" (only the last `window` tokens),
+    "snapshot" (only a state at a boundary). `lookahead` n makes it valid n tokens less far.
+    `pages_only_in_window` of a window component may be freed early.
+    """
+
+    name: str
+    kind: Literal["paged", "slot"] = "paged"
+    reach: Literal["all", "window", "snapshot"] = "all"
+    window: int = 0
+    lookahead: int = 0
+
+
+FULL = Component("full")
+
+
+def nhd_layout(page_tokens: int, kv_heads: int, head_dim: int, v_head_dim: int, dtype: str) -> KVLayout:
+    """The common linear layout "nhd/1": planes k and v, [page_tokens, kv_heads, head size]."""
+    divisors = tuple(size for size in range(page_tokens, 0, -1) if page_tokens % size == 0)
+    return KVLayout(
+        name="nhd/1",
+        page_tokens=page_tokens,
+        planes=(
+            Plane("k", (page_tokens, kv_heads, head_dim), dtype),
+            Plane("v", (page_tokens, kv_heads, v_head_dim), dtype),
+        ),
+        kernel_pages=divisors,
+        any_page_stride=True,
+    )
+
+
+def negotiate(offers: Sequence[tuple[str, Sequence[KVLayout]]]) -> KVLayout:
+    """The first layout of the first party (the decode backend) that every other party offers too.
+
+    `offers` are (part name, ordered list). Raises `Unsupported` printing all lists when none is common.
+    """
+    first_name, first = offers[0]
+    for layout in first:
+        if all(layout in other for _, other in offers[1:]):
+            return layout
+    lists = "; ".join(f"{name} offers [{', '.join(one.name for one in given)}]" for name, given in offers)
+    raise Unsupported(
+        first_name,
+        f"no KV layout suits all that touch these pages: {lists}",
+        "choose backends that share a layout, or another memory.page_size or memory.kv_dtype",
+    )

@@ -1,0 +1,192 @@
+"""Shared layers for model plugins, and the custom operator `srtkit::attend`. The one module of spec with torch.
+
+Layers own parameters and bound operators; they know no backend, no pool and no step. Attention reaches
+its backend through the binding table of the runner that owns the model: the one permitted lookup,
+per thread while a forward runs, so that several engines in one process do not collide.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from srtkit.spec.attention import AttentionBackend, AttentionPlan, AttentionSpec, LayerHandle
+from srtkit.spec.errors import EngineError
+from srtkit.spec.models import ModelBuild
+from srtkit.spec.ops import OpBinder, WeightOp
+
+DTYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float8_e4m3fn": torch.float8_e4m3fn,
+    "float8_e4m3fnuz": torch.float8_e4m3fnuz,
+    "int8": torch.int8,
+    "uint8": torch.uint8,
+    "int32": torch.int32,
+}
+
+
+@dataclass
+class Binding:
+    """What a handle stands for: the layer's backend, the plan of this step, and the layer's own data."""
+
+    backend: AttentionBackend
+    plan: AttentionPlan
+    layer: LayerHandle
+
+
+class _Active(threading.local):
+    table: list[Binding | None] | None = None
+
+
+_active = _Active()
+
+
+@contextmanager
+def bound(table: list[Binding | None]) -> Iterator[None]:
+    """Make `table` (handle → binding) the one that `srtkit::attend` uses in this thread."""
+    before, _active.table = _active.table, table
+    try:
+        yield
+    finally:
+        _active.table = before
+
+
+_library = torch.library.Library("srtkit", "DEF")  # type: ignore[no-untyped-call]
+_library.define("attend(Tensor q, Tensor? k, Tensor? v, Tensor(a!) out, int handle) -> ()")  # type: ignore[no-untyped-call]
+
+
+def _attend(q: Tensor, k: Tensor | None, v: Tensor | None, out: Tensor, handle: int) -> None:
+    """Store this step's k and v (absent for layers that share KV), then attend. See AttentionBackend."""
+    binding = None if _active.table is None else _active.table[handle]
+    if binding is None:
+        raise EngineError("srtkit::attend", f"layer {handle} is not bound to a backend", "run models through a runner")
+    if k is None or v is None:
+        binding.backend.attend(binding.plan, binding.layer, q, out)
+        return
+    binding.backend.store(binding.plan, binding.layer, k, v)
+    binding.backend.attend(binding.plan, binding.layer, q, out, fresh=(k, v))
+
+
+def _attend_fake(q: Tensor, k: Tensor | None, v: Tensor | None, out: Tensor, handle: int) -> None:
+    """Shapes only: nothing is returned, `out` is mutated."""
+
+
+_library.impl("attend", _attend, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+torch.library.register_fake("srtkit::attend", _attend_fake, lib=_library)
+
+
+class PagedAttention(nn.Module):
+    """Attention of one layer over stored KV: q [T, q_heads, head_dim] → [T, q_heads, v_head_dim]."""
+
+    def __init__(self, spec: AttentionSpec, index: int) -> None:
+        super().__init__()
+        self.handle = index
+        self.q_heads = spec.q_heads
+        self.v_head_dim = spec.v_head_dim
+
+    def forward(self, q: Tensor, k: Tensor | None, v: Tensor | None) -> Tensor:
+        """k [T, kv_heads, head_dim] and v are stored first; None for a layer that shares KV."""
+        out = q.new_empty(q.shape[0], self.q_heads, self.v_head_dim)
+        torch.ops.srtkit.attend(q, k, v, out, self.handle)
+        return out
+
+
+class Linear(nn.Module):
+    """A linear layer bound to a weight-side op. The weight is [out, in], per rank.
+
+    `reduce`: the input is a rank's share, so results are summed over the group.
+    """
+
+    def __init__(self, build: ModelBuild, size: tuple[int, int], *, bias: bool = False, reduce: bool = False) -> None:
+        super().__init__()
+        out_size, in_size = size
+        dtype = DTYPES[build.plan.dtype]
+        self.weight: Tensor | None = torch.empty(out_size, in_size, dtype=dtype, device=build.device)
+        self.bias: Tensor | None = torch.empty(out_size, dtype=dtype, device=build.device) if bias else None
+        self.op: WeightOp = build.ops.weight_op("linear", build.plan.dtype, **{"in": in_size, "out": out_size})
+        self.communicator = build.communicator if reduce else None
+
+    def pack(self) -> None:
+        """Hand the loaded weight to the op, and drop it where the op keeps its own form."""
+        if self.weight is None:
+            raise EngineError("linear", "packed twice without a reload")
+        self.op.pack(self.weight, self.bias)
+        if not self.op.keeps_weight:
+            self.weight = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[T, in] → [T, out]."""
+        y: Tensor = self.op(x)
+        if self.communicator is not None:
+            self.communicator.all_reduce(y)
+        return y
+
+
+class RMSNorm(nn.Module):
+    """Root mean square norm over the last dimension, with or without a residual add before it."""
+
+    def __init__(self, ops: OpBinder, size: int, eps: float, dtype: str, device: torch.device) -> None:
+        super().__init__()
+        self.weight = torch.empty(size, dtype=DTYPES[dtype], device=device)
+        self.eps = eps
+        self._norm = ops.op("rms_norm", dtype, hidden=size)
+        self._add_norm = ops.op("add_rms_norm", dtype, hidden=size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise [T, size]."""
+        return self._norm(x, self.weight, self.eps)  # type: ignore[no-any-return]
+
+    def add(self, x: Tensor, residual: Tensor) -> Tensor:
+        """residual += x in place, then normalise it."""
+        return self._add_norm(x, residual, self.weight, self.eps)  # type: ignore[no-any-return]
+
+
+class Embedding(nn.Module):
+    """Token embedding: ids int32 [T] → [T, hidden]."""
+
+    def __init__(self, build: ModelBuild) -> None:
+        super().__init__()
+        plan = build.plan
+        shape = (plan.vocab_size, plan.hidden_size)
+        self.weight = torch.empty(shape, dtype=DTYPES[plan.dtype], device=build.device)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Look up."""
+        return self.weight.index_select(0, ids)
+
+
+class Head(nn.Module):
+    """The LM head: hidden [N, H] → float32 logits [N, vocab]. Tied heads share the embedding's weight."""
+
+    def __init__(self, build: ModelBuild, tied: Embedding | None) -> None:
+        super().__init__()
+        plan = build.plan
+        shape = (plan.vocab_size, plan.hidden_size)
+        self.weight: Tensor | None = None
+        self._tied = (tied,)  # in a tuple: the embedding is not a sub-module of the head
+        if tied is None:
+            self.weight = torch.empty(shape, dtype=DTYPES[plan.dtype], device=build.device)
+        self.op: WeightOp = build.ops.weight_op("linear", plan.dtype, **{"in": shape[1], "out": shape[0]})
+
+    def pack(self) -> None:
+        """Hand the weight (own or tied) to the op."""
+        tied = self._tied[0]
+        weight = tied.weight if tied is not None else self.weight
+        if weight is None:
+            raise EngineError("head", "packed twice without a reload")
+        self.op.pack(weight, None)
+        if not self.op.keeps_weight:
+            self.weight = None
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Float32 logits."""
+        logits: Tensor = self.op(hidden)
+        return logits.float()

@@ -1,0 +1,172 @@
+"""What the channels carry between the frontend (HTTP, text) and the scheduler. Typed, versioned, no torch.
+
+Token ids, columns and log-probabilities are little-endian byte strings (int32, float32), never lists of
+numbers. The deltas of a step are one message of columns. Step plans travel as their own bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from srtkit.spec.errors import TransportError
+from srtkit.spec.step_plan import Ints
+
+SCHEMA = 1
+
+
+class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How to choose tokens. `temperature` 0 is greedy; `top_k` 0, `top_p` 1, `min_p` 0 mean off.
+
+    `seed` is always set by the frontend; `logprobs` is the number of alternatives wanted, -1 for none;
+    `stop_ids` end the sequence (the model's EOS ids included unless ignored) and are not shown.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+    max_tokens: int = 16
+    min_tokens: int = 0
+    stop_ids: tuple[int, ...] = ()
+    logprobs: int = -1
+    prompt_logprobs: int = -1
+
+
+class Submit(msgspec.Struct, frozen=True, tag=True):
+    """A new sequence. `rid` is unique for the reply channel; `ids` int32 bytes; `namespace` salts the cache."""
+
+    rid: int
+    ids: bytes
+    sampling: Sampling
+    namespace: bytes = b""
+    priority: int = 0
+    reply: str = "deltas"
+
+
+class Abort(msgspec.Struct, frozen=True, tag=True):
+    """Stop a sequence. `reason` is what its end will say ("abort", or "stop" for a stop string)."""
+
+    rid: int
+    reason: str = "abort"
+
+
+class Control(msgspec.Struct, frozen=True, tag=True):
+    """An operation for the engine; answered by `Reply` with the same id."""
+
+    id: int
+    op: str
+    args: dict[str, Any] = {}
+
+
+class Started(msgspec.Struct, frozen=True, array_like=True):
+    """A sequence got its row slot; later columns name it by slot."""
+
+    rid: int
+    slot: int
+    cached_tokens: int
+
+
+class Finished(msgspec.Struct, frozen=True, array_like=True):
+    """A sequence ended. `reason`: stop, length, abort or error (then `detail` says why)."""
+
+    rid: int
+    slot: int
+    reason: str
+    detail: str = ""
+
+
+class Logprobs(msgspec.Struct, frozen=True, array_like=True):
+    """Log-probabilities of one sampled token: float32 bytes; first the token itself, then the top ones."""
+
+    slot: int
+    ids: bytes
+    values: bytes
+
+
+class Deltas(msgspec.Struct, frozen=True, tag=True):
+    """What a step brought: int32 byte columns slots, counts, and the ids row after row.
+
+    Order of meaning: `started`, then the columns, then `finished`.
+    """
+
+    step: int
+    slots: bytes = b""
+    counts: bytes = b""
+    ids: bytes = b""
+    started: tuple[Started, ...] = ()
+    finished: tuple[Finished, ...] = ()
+    logprobs: tuple[Logprobs, ...] = ()
+
+
+class Reply(msgspec.Struct, frozen=True, tag=True):
+    """The answer to a `Control`."""
+
+    id: int
+    value: Any = None
+    error: str = ""
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """A process is up. `wiring` is its wiring-plan hash, `info` its figures."""
+
+    process: str
+    wiring: str
+    info: dict[str, Any] = {}
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """A process cannot go on: the error's part, cause, remedy and exit code."""
+
+    process: str
+    part: str
+    cause: str
+    remedy: str
+    exit_code: int
+
+
+class Stats(msgspec.Struct, frozen=True, tag=True):
+    """Figures of the scheduler, sent while busy and once when it falls idle."""
+
+    running: int
+    waiting: int
+    pages_used: int
+    pages_total: int
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    aborted: int
+    retracted: int
+    steps: int
+    eager_steps: int
+    cached_pages: int = 0
+
+
+Message = Submit | Abort | Control | Deltas | Reply | Ready | Failed | Stats
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(tuple[int, Message])
+
+
+def encode(message: Message) -> bytes:
+    """One frame."""
+    return _encoder.encode((SCHEMA, message))
+
+
+def decode(frame: bytes | memoryview) -> Message:
+    """The message of a frame; `TransportError` when it is damaged or of another schema."""
+    try:
+        schema, message = _decoder.decode(frame)
+    except msgspec.DecodeError as error:
+        raise TransportError("messages", f"a frame is not a message: {error}") from error
+    if schema != SCHEMA:
+        raise TransportError("messages", f"schema {schema}, this core speaks {SCHEMA}", "use equal versions")
+    return message
+
+
+def ints(data: bytes) -> Ints:
+    """View bytes as an int32 column."""
+    return np.frombuffer(data, "<i4")

@@ -1,0 +1,132 @@
+"""The ops contract, `ops/1.0`: named operators with a torch reference, chosen once at build.
+
+An op has a name, a schema (`OpSchema`: arguments, what it mutates) and a reference in core. A provider
+offers implementations with a predicate over static facts; the choice for each (op, layer) is made when
+the layer is built and bound to it: no dispatch per call. Weight-side ops pack their weight after loading.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+
+from srtkit.spec.capabilities import Answer, Need, no_needs
+from srtkit.spec.facts import DeviceFacts, Limits
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from srtkit.spec.platform import Platform
+
+
+@dataclass(frozen=True)
+class OpSchema:
+    """An operator of this contract: its call, and what it mutates."""
+
+    name: str
+    call: str
+    mutates: tuple[str, ...] = ()
+    weight_side: bool = False
+
+
+SCHEMAS: dict[str, OpSchema] = {
+    schema.name: schema
+    for schema in (
+        OpSchema("rms_norm", "(x [T, H], weight [H], eps) -> [T, H]; float32 inside"),
+        OpSchema(
+            "add_rms_norm",
+            "(x [T, H], residual [T, H], weight [H], eps) -> [T, H]; residual += x, then rms_norm of it",
+            mutates=("residual",),
+        ),
+        OpSchema("silu_mul", "(gate_up [T, 2 I]) -> [T, I]; silu(gate) * up"),
+        OpSchema(
+            "rope",
+            "(q [T, Hq, D], k [T, Hk, D], cos [T, R], sin [T, R]) -> None; on the first R of D: x * cos + swap(x) * sin"
+            ", swap exchanges the halves, cos is its half twice, sin is (-half, half); q, k may be strided in T",
+            mutates=("q", "k"),
+        ),
+        OpSchema("linear", "(x [T, in]) -> [T, out]; weight [out, in], bias [out] or None", weight_side=True),
+    )
+}
+"""Operators known to this version. A later minor adds names; a provider offers those it has."""
+
+
+@dataclass(frozen=True)
+class OpFacts:
+    """Static facts a predicate decides by. Sizes are those of the layer: "in", "out", "hidden", "head_dim" …"""
+
+    op: str
+    dtype: str
+    device: DeviceFacts
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+
+class WeightOp(ABC):
+    """An op that owns a weight ("linear"): packed after loading, called per step."""
+
+    @abstractmethod
+    def pack(self, weight: Tensor, bias: Tensor | None) -> None:
+        """Take the loaded weight in the form the op wants. Called again after a reload.
+
+        The caller drops its own reference where `keeps_weight` is False.
+        """
+
+    @abstractmethod
+    def __call__(self, x: Tensor) -> Tensor:
+        """x [T, in] → [T, out]."""
+
+    @property
+    @abstractmethod
+    def keeps_weight(self) -> bool:
+        """Whether the given weight tensor itself stays in use after `pack`."""
+
+
+Op = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class OpsBuild:
+    """What core gives a provider at build."""
+
+    platform: Platform
+    device_index: int
+    limits: Limits
+    options: BaseModel
+    needs: Mapping[str, object] | None = None
+
+
+class OpsProvider(ABC):
+    """Implementations of a provider, ready to be bound."""
+
+    @abstractmethod
+    def bind(self, facts: OpFacts) -> Op | WeightOp:
+        """The callable for a layer; for a weight-side op a new `WeightOp`. Facts passed `accepts`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpsDescriptor:
+    """What a plugin's hook returns. `accepts(facts)` is the predicate: yes, or no with the reason."""
+
+    contract: str
+    options: type[BaseModel]
+    names: frozenset[str]
+    accepts: Callable[[OpFacts], Answer]
+    build: Callable[[OpsBuild], OpsProvider]
+    needs: Callable[[BaseModel], Sequence[Need]] = no_needs
+    requires: frozenset[str] = frozenset()
+
+
+class OpBinder(ABC):
+    """How a layer gets its operators at build; core walks the providers, the torch reference is last."""
+
+    @abstractmethod
+    def op(self, name: str, dtype: str, **sizes: int) -> Op:
+        """Bind a plain operator."""
+
+    @abstractmethod
+    def weight_op(self, name: str, dtype: str, **sizes: int) -> WeightOp:
+        """Bind a weight-side operator."""

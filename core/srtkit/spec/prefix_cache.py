@@ -1,0 +1,205 @@
+"""The prefix cache contract, `prefix_cache/1.0`: token ids and namespaces → pages.
+
+A cache knows no tensor and no torch and never owns the allocator: it holds page ids the scheduler gave
+it, lends them out pinned, and gives them back on eviction. A page id in the cache stands for its whole
+prefix. Lengths are tokens; pages of a component are int32 arrays in order of position.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from srtkit.spec.capabilities import NOT_DECLARED, Answer, Need, no_needs
+from srtkit.spec.kv import Component
+from srtkit.spec.step_plan import Ints
+
+
+@dataclass(frozen=True, eq=False)
+class CacheKey:
+    """What identifies a prefix. Two keys agree on a range only if ids, namespace and spans agree there.
+
+    `ids` int32 [n]; `namespace` holds adapter and its version, salt, weight version; `spans`
+    (start, stop, digest) replace the identity of those positions (images, prompt embeddings) and do not
+    overlap; `limit` is the longest length the caller can use. `priority` is a hint that identifies
+    nothing: pages of a higher one should stay longer.
+    """
+
+    ids: Ints
+    namespace: bytes = b""
+    spans: tuple[tuple[int, int, bytes], ...] = ()
+    limit: int = 2**31 - 1
+    priority: int = 0
+
+
+@dataclass(frozen=True)
+class Remap:
+    """A page the cache already had: at `index` of the component, `mine` stays the caller's, `theirs` serves."""
+
+    component: str
+    index: int
+    mine: int
+    theirs: int
+
+
+@dataclass(frozen=True, eq=False)
+class Lease:
+    """A pinned prefix. `length` tokens are usable now; `pages` per component cover exactly them.
+
+    `pending` tokens more lie in slower tiers. Valid until `release`; `token` is the cache's own handle.
+    """
+
+    length: int
+    pages: Mapping[str, Ints]
+    token: object
+    pending: int = 0
+
+
+@dataclass(frozen=True)
+class Evicted:
+    """Pages given back, per component; `pending` counts pages that return through an ack later."""
+
+    pages: Mapping[str, Ints]
+    pending: int = 0
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A copy a cache asks for between the device and a tier. Source pages stay pinned until the ack.
+
+    `there` are pages of the tier, or store keys; `needed_by` is seconds from now, 0 for no deadline.
+    """
+
+    id: int
+    component: str
+    direction: Literal["out", "in"]
+    tier: str
+    here: Ints
+    there: tuple[bytes, ...] | Ints
+    needed_by: float = 0.0
+
+
+@dataclass(frozen=True)
+class CacheEvent:
+    """What changed, for cache-aware routing: chained content hashes of whole pages."""
+
+    kind: Literal["stored", "removed", "cleared"]
+    hashes: tuple[int, ...] = ()
+    parent: int = 0
+    namespace: bytes = b""
+
+
+@dataclass(frozen=True)
+class CacheStats:
+    """Figures for metrics. Pages are per component."""
+
+    cached_pages: Mapping[str, int]
+    pinned_pages: Mapping[str, int]
+    entries: int
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CacheCapabilities:
+    """What a cache can do. `page_sizes` it takes; `reaches` of components it understands."""
+
+    page_sizes: range
+    reaches: frozenset[str]
+    shares: Answer = NOT_DECLARED
+    tiers: Answer = NOT_DECLARED
+    events: Answer = NOT_DECLARED
+
+
+class PrefixCache(ABC):
+    """One cache per scheduler, single-threaded. Every method is called between steps."""
+
+    @abstractmethod
+    def match(self, key: CacheKey) -> Lease:
+        """The longest prefix usable by all components at once, at most `key.limit`, pinned.
+
+        The length is a multiple of the page size (0 when nothing is cached: the lease is still valid).
+        """
+
+    @abstractmethod
+    def peek(self, keys: Sequence[CacheKey]) -> list[int]:
+        """Lengths that `match` would give. No pin, no change of recency."""
+
+    @abstractmethod
+    def insert(self, lease: Lease, key: CacheKey, pages: Mapping[str, Ints], upto: int) -> tuple[Lease, list[Remap]]:
+        """Offer the cache the pages of the first `upto` tokens (all committed); it takes whole pages, or none.
+
+        `pages` starts at position 0 and covers at least `upto`, which is not below `lease.length`; the
+        lease's own pages are included. Returns a lease in place of `lease` (which ends), at least as
+        long, and the pages the cache already had. The new lease states what the cache now holds: below
+        its length a page of the caller belongs to the cache from here on unless a `Remap` names it.
+        Those named, and every page from that length on, stay the caller's.
+        """
+
+    @abstractmethod
+    def release(self, lease: Lease) -> Evicted:
+        """Unpin. A lease is released exactly once.
+
+        Returns pages that become free with it: those a `reset` had detached while they were pinned.
+        """
+
+    @abstractmethod
+    def evictable(self, component: str) -> int:
+        """Pages that `evict` could free now. O(1)."""
+
+    @abstractmethod
+    def evict(self, component: str, n: int) -> Evicted:
+        """Free at least min(n, evictable) pages of the component; other components may lose pages with them."""
+
+    @abstractmethod
+    def transfers(self) -> list[Transfer]:
+        """Copies to start with the next step; each is returned once."""
+
+    @abstractmethod
+    def complete(self, done: Sequence[int], failed: Sequence[int]) -> Evicted:
+        """Outcome of transfers, by id. Returns pages that became free."""
+
+    @abstractmethod
+    def events(self) -> list[CacheEvent]:
+        """What changed since the last call."""
+
+    @abstractmethod
+    def reset(self) -> Evicted:
+        """Forget everything. Returns the pages that nobody pins; the others come back from `release`.
+
+        A lease from before stays valid until released, but `insert` takes nothing more under it.
+        """
+
+    @abstractmethod
+    def stats(self) -> CacheStats:
+        """Figures for metrics."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release files and connections."""
+
+
+@dataclass(frozen=True)
+class PrefixCacheBuild:
+    """What core gives a cache at build. `identity` digests model, layout and shares, for store keys."""
+
+    page_size: int
+    components: tuple[Component, ...]
+    options: BaseModel
+    identity: bytes = b""
+    needs: Mapping[str, object] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrefixCacheDescriptor:
+    """What a plugin's hook returns."""
+
+    contract: str
+    options: type[BaseModel]
+    capabilities: Callable[[BaseModel], CacheCapabilities]
+    build: Callable[[PrefixCacheBuild], PrefixCache]
+    needs: Callable[[BaseModel], Sequence[Need]] = no_needs
+    requires: frozenset[str] = frozenset()

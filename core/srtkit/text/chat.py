@@ -1,0 +1,115 @@
+"""Renders chat messages to a prompt with the model's own Jinja template. Knows no tokens.
+
+Templates come with downloaded models, so they run in Jinja's sandbox and see plain data only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, NoReturn, final
+
+from jinja2 import Environment, TemplateError, nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from srtkit.spec.errors import LoaderError, SrtError, Unsupported
+
+_PART = "chat template"
+_PROBE = "srtkit probe"
+
+
+class ChatError(SrtError):
+    """The messages of a request do not fit the model's chat template. The client's to mend."""
+
+
+class _Generation(Extension):
+    """`{% generation %}…{% endgeneration %}` marks assistant text for training; here it is just its body."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, **options)
+
+
+def _environment() -> Environment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    return environment
+
+
+@final
+class ChatTemplate:
+    """A compiled template; None for a model that has none. Safe to share between threads.
+
+    Whether it reads message content as text or as a list of parts is found out by rendering a probe, and content
+    is converted to that form.
+    """
+
+    def __init__(self, template: str | None, bos_token: str = "", eos_token: str = "") -> None:
+        """Raises `LoaderError` for a template that does not compile."""
+        try:
+            self._template = _environment().from_string(template) if template else None
+        except TemplateError as error:
+            raise LoaderError(_PART, f"it does not compile: {error}", "fetch the model's files again") from error
+        self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
+        self._wants_parts = not self._shows(_PROBE) and self._shows([{"type": "text", "text": _PROBE}])
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **variables: Any,
+    ) -> str:
+        """The prompt, BOS included where the template writes one: encode it without special tokens.
+
+        Messages have OpenAI's form, content being text or a list of `{"type": "text", "text": …}`. `variables` are
+        further names for the template ("enable_thinking"). Raises `ChatError`, `Unsupported` without a template.
+        """
+        converted = [self._converted(message) for message in messages]
+        return self._render(converted, {**variables, "add_generation_prompt": add_generation_prompt, "tools": tools})
+
+    def _render(self, messages: list[dict[str, Any]], names: Mapping[str, Any]) -> str:
+        if self._template is None:
+            raise Unsupported(_PART, "this model has no chat template", "use /v1/completions")
+        try:
+            return self._template.render({"documents": None, **names, **self._tokens, "messages": messages})
+        except Exception as error:  # a template is a program: any error can come out of it
+            remedy = "change the messages to what this model's template accepts, or use /v1/completions"
+            raise ChatError(_PART, f"it refused the messages: {error}", remedy) from error
+
+    def _shows(self, content: object) -> bool:
+        """Whether a user message of this content comes out as its text, not as a printed list."""
+        try:
+            text = self._render([{"role": "user", "content": content}], {"add_generation_prompt": True, "tools": None})
+        except SrtError:
+            return False
+        return _PROBE in text and repr(content) not in text
+
+    def _converted(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        content = message.get("content")
+        if isinstance(content, str):
+            return {**message, "content": [{"type": "text", "text": content}]} if self._wants_parts else {**message}
+        if not isinstance(content, Sequence):
+            return {**message}
+        for part in content:
+            if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+                kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+                raise ChatError(_PART, f"a content part is of type {kind!r}", "send text parts only")
+        return {**message, "content": list(content) if self._wants_parts else "\n".join(p["text"] for p in content)}

@@ -1,0 +1,48 @@
+"""The radix prefix cache: descriptor and options. Imports nothing but the contract.
+
+The tree is imported by `build`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from srtkit.spec.capabilities import YES, No
+from srtkit.spec.hookspecs import hookimpl
+from srtkit.spec.prefix_cache import CacheCapabilities, PrefixCache, PrefixCacheBuild, PrefixCacheDescriptor
+
+
+class RadixOptions(BaseModel):
+    """`[prefix_cache.options]`: `eviction` says which unpinned pages go first, `events` records changes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    eviction: Literal["lru", "lfu", "fifo", "slru", "priority"] = "lru"
+    events: bool = False
+
+
+def capabilities(options: BaseModel) -> CacheCapabilities:
+    """Shares prefixes of paged components of reach "all"; has no tiers."""
+    assert isinstance(options, RadixOptions)
+    return CacheCapabilities(
+        page_sizes=range(1, 257),
+        reaches=frozenset({"all"}),
+        shares=YES,
+        tiers=No("keeps pages on the device only"),
+        events=YES if options.events else No("switched off; set prefix_cache.options.events = true"),
+    )
+
+
+def build(args: PrefixCacheBuild) -> PrefixCache:
+    """An empty cache. Raises `Unsupported` for a page size or component that `capabilities` does not name."""
+    from srtkit_plugin_cache_radix.cache import RadixCache
+
+    return RadixCache(args)
+
+
+@hookimpl
+def srtkit_prefix_cache() -> PrefixCacheDescriptor:
+    """Offers the cache `radix`."""
+    return PrefixCacheDescriptor(contract="1.0", options=RadixOptions, capabilities=capabilities, build=build)

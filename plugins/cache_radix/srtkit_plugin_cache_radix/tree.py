@@ -1,0 +1,222 @@
+"""The radix tree: nodes that hold whole pages, who pins them, and which leaves may go.
+
+Knows segments and page ids; no leases, no events, no components by name. Every node stands for the
+prefix from its namespace's root through its own last token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from srtkit.spec.step_plan import Ints
+from srtkit_plugin_cache_radix.keys import PageId, Segment
+from srtkit_plugin_cache_radix.policies import EvictionQueue, Rank, Ticket, Usage
+
+
+class Node:
+    """One run of pages with the same users. `pages` is int32 [components, pages] and read-only.
+
+    `holds` counts the leases that end here and the children that are held: the node is pinned while it
+    is above 0, and nothing below a node with `holds` 0 is pinned. `key` is the place among the parent's
+    children; a root has no parent, no pages, and the namespace as its key.
+    """
+
+    __slots__ = (
+        *("segment", "pages", "key", "parent", "children", "holds", "ticket", "hashes"),
+        *("created", "used", "hits", "priority"),
+    )
+
+    def __init__(self, segment: Segment, pages: Ints, key: PageId, parent: Node | None) -> None:
+        self.segment = segment
+        self.pages = pages
+        self.key = key
+        self.parent = parent
+        self.children: dict[PageId, Node] = {}
+        self.holds = 0
+        self.ticket: Ticket | None = None
+        self.hashes: tuple[int, ...] = ()
+        self.created = self.used = self.hits = self.priority = 0
+
+    @property
+    def n_pages(self) -> int:
+        """Pages of each component."""
+        return len(self.pages[0])
+
+
+class Tree:
+    """All nodes of all namespaces, counted in pages: `evictable` (unpinned) and `pinned`."""
+
+    def __init__(self, components: int, page_size: int, rank: Callable[[Usage], Rank]) -> None:
+        self.page_size = page_size
+        self.evictable = 0
+        self.pinned = 0
+        self.nodes = 0
+        self._rank = rank
+        self._queue: EvictionQueue[Node] = EvictionQueue()
+        self._roots: dict[bytes, Node] = {}
+        self._no_pages = _frozen(np.empty((components, 0), np.int32))
+        self._no_tokens = Segment(_frozen(np.empty(0, np.int32)))
+
+    # --- finding ---
+
+    def find_root(self, namespace: bytes) -> Node | None:
+        """The root of a namespace, if it has one."""
+        return self._roots.get(namespace)
+
+    def root(self, namespace: bytes) -> Node:
+        """The root of a namespace; a new one stays only if it is pinned before anything else happens."""
+        node = self._roots.get(namespace)
+        if node is None:
+            node = self._roots[namespace] = Node(self._no_tokens, self._no_pages, namespace, None)
+        return node
+
+    def walk(self, node: Node, rest: Segment) -> Iterator[tuple[Node, int]]:
+        """Go down from `node` along `rest`: each child met, and how many of its tokens agree (whole pages, > 0).
+
+        The caller may split a child at that number before it asks for the next.
+        """
+        while len(rest) >= self.page_size:
+            child = node.children.get(rest.page_id(self.page_size))
+            if child is None:
+                return
+            length = len(child.segment)
+            common = child.segment.common(rest)
+            common -= common % self.page_size
+            yield child, common
+            if common < length:
+                return
+            node, rest = child, rest.tail(common)
+
+    # --- changing ---
+
+    def split(self, node: Node, at: int) -> Node:
+        """Cut a node after `at` tokens (whole pages, inside it). Returns the new upper part.
+
+        `node` becomes the lower part: leases and the queue go on meaning it.
+        """
+        cut = at // self.page_size
+        upper = Node(node.segment.head(at).copy(), node.pages[:, :cut], node.key, node.parent)
+        upper.created, upper.used, upper.hits, upper.priority = node.created, node.used, node.hits, node.priority
+        upper.hashes, node.hashes = node.hashes[:cut], node.hashes[cut:]
+        upper.holds = 1 if node.holds else 0
+        _parent(node).children[node.key] = upper
+        node.segment, node.pages = node.segment.tail(at).copy(), node.pages[:, cut:]
+        node.key, node.parent = node.segment.page_id(self.page_size), upper
+        upper.children[node.key] = node
+        self.nodes += 1
+        return upper
+
+    def attach(self, parent: Node, segment: Segment, pages: Ints) -> Node:
+        """A new leaf below `parent`; both arrays become the tree's. It must be pinned next: it is not queued."""
+        node = Node(segment, _frozen(pages), segment.page_id(self.page_size), parent)
+        assert node.key not in parent.children
+        parent.children[node.key] = node
+        self.evictable += node.n_pages
+        self.nodes += 1
+        return node
+
+    def touch(self, node: Node | None, now: int, priority: int) -> None:
+        """Note that the prefix ending at `node` is being used."""
+        while node is not None:
+            node.used = now
+            if node.priority < priority:
+                node.priority = priority
+            node = node.parent
+
+    # --- pinning ---
+
+    def pin(self, node: Node | None) -> None:
+        """One more lease ends at `node`. Its ancestors are pinned through it."""
+        while node is not None:
+            node.holds += 1
+            if node.holds > 1:
+                return
+            self.evictable -= node.n_pages
+            self.pinned += node.n_pages
+            if node.ticket is not None:
+                self._queue.discard(node.ticket)
+                node.ticket = None
+            node = node.parent
+
+    def unpin(self, node: Node) -> None:
+        """One lease less ends at `node`."""
+        for freed in self._unhold(node):
+            self.evictable += freed.n_pages
+            self._settle(freed)
+
+    def unpin_forgotten(self, node: Node) -> list[Ints]:
+        """`unpin` for a node from before the last `clear`: returns the pages nobody holds now."""
+        return [freed.pages for freed in self._unhold(node)]
+
+    def _unhold(self, node: Node | None) -> list[Node]:
+        """Lower the count; the nodes that nobody holds any more, deepest first."""
+        freed = []
+        while node is not None:
+            node.holds -= 1
+            if node.holds:
+                break
+            self.pinned -= node.n_pages
+            freed.append(node)
+            node = node.parent
+        return freed
+
+    def _settle(self, node: Node) -> None:
+        """A node lost its last hold or a child: queue it if it may go now. An empty root goes at once."""
+        if node.holds or node.children:
+            return
+        if node.parent is None:
+            assert isinstance(node.key, bytes)
+            del self._roots[node.key]
+        else:
+            node.ticket = self._queue.push(self._rank(node), node)
+
+    # --- giving back ---
+
+    def next_leaf(self) -> Node | None:
+        """The leaf that goes first."""
+        return self._queue.first()
+
+    def trim(self, leaf: Node, n_pages: int) -> Ints:
+        """Take the last pages off the leaf that goes first, and the leaf away with its last page."""
+        keep = leaf.n_pages - n_pages
+        pages = leaf.pages[:, keep:]
+        self.evictable -= n_pages
+        if keep:
+            leaf.segment, leaf.pages = leaf.segment.head(keep * self.page_size), leaf.pages[:, :keep]
+            leaf.hashes = leaf.hashes[:keep]
+            return pages
+        assert leaf.ticket is not None and not leaf.children
+        self._queue.discard(leaf.ticket)
+        leaf.ticket = None
+        parent = _parent(leaf)
+        del parent.children[leaf.key]
+        self.nodes -= 1
+        self._settle(parent)
+        return pages
+
+    def clear(self) -> list[Ints]:
+        """Forget all nodes. Returns the unpinned pages; pinned nodes stay with their leases."""
+        pages = []
+        stack = list(self._roots.values())
+        while stack:
+            node = stack.pop()
+            stack.extend(node.children.values())
+            node.children = {}
+            if not node.holds:
+                pages.append(node.pages)
+        self._roots.clear()
+        self._queue.clear()
+        self.evictable = self.nodes = 0
+        return pages
+
+
+def _parent(node: Node) -> Node:
+    assert node.parent is not None, "a root is never split or evicted"
+    return node.parent
+
+
+def _frozen(values: Ints) -> Ints:
+    values.flags.writeable = False
+    return values

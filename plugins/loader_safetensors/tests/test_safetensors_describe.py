@@ -1,0 +1,158 @@
+"""What a model folder says of its model: config, tokenizer, chat template, generation defaults."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from srtkit.spec.capabilities import NoOptions
+from srtkit.spec.errors import LoaderError
+from srtkit.spec.model_loader import ModelDescription
+from srtkit.spec.tokenizer import TokenizerData
+from srtkit_plugin_loader_safetensors import srtkit_model_loader
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    save_file({"w": torch.zeros(2, 2)}, tmp_path / "model.safetensors")
+    put(tmp_path, "config.json", {"architectures": ["LlamaForCausalLM"], "bos_token_id": 5, "eos_token_id": 6})
+    return tmp_path
+
+
+def put(folder: Path, name: str, content: Any) -> None:
+    (folder / name).write_text(json.dumps(content))
+
+
+def described(folder: Path) -> ModelDescription:
+    return srtkit_model_loader().describe(folder, NoOptions())
+
+
+def tokenizer(folder: Path) -> TokenizerData:
+    data = described(folder).tokenizer
+    assert data is not None
+    return data
+
+
+def test_a_folder_without_tokenizer_or_defaults(folder: Path) -> None:
+    assert described(folder) == ModelDescription(json.loads((folder / "config.json").read_text()), None, {})
+
+
+def test_tokenizer_json_goes_before_tokenizer_model(folder: Path) -> None:
+    (folder / "tokenizer.model").write_bytes(b"\x0a\x00")
+    put(folder, "tokenizer_config.json", {"add_bos_token": True, "add_eos_token": False, "legacy": False})
+    data = tokenizer(folder)
+    assert (data.json, data.spm, data.add_bos, data.add_eos) == (None, b"\x0a\x00", True, False)
+    assert data.config["legacy"] is False
+    (folder / "tokenizer.json").write_text('{"é": 1}', encoding="utf-8")
+    data = tokenizer(folder)
+    assert (data.json, data.spm, data.add_bos, data.add_eos) == ('{"é": 1}', None, None, None)
+
+
+def test_special_tokens_as_text_or_object(folder: Path) -> None:
+    put(folder, "tokenizer.json", {})
+    put(folder, "tokenizer_config.json", {"bos_token": "<s>", "eos_token": {"content": "</s>", "lstrip": False}})
+    data = tokenizer(folder)
+    assert (data.bos_token, data.bos_id, data.eos_token, data.eos_ids) == ("<s>", None, "</s>", (6,))
+
+
+def test_a_bos_token_of_null_means_none_whatever_the_config_says(folder: Path) -> None:
+    put(folder, "tokenizer.json", {})
+    put(folder, "tokenizer_config.json", {"bos_token": None})
+    assert (tokenizer(folder).bos_token, tokenizer(folder).bos_id) == ("", None)
+    (folder / "tokenizer_config.json").unlink()
+    assert (tokenizer(folder).bos_token, tokenizer(folder).bos_id) == ("", 5)
+
+
+def test_all_eos_ids_of_the_generation_config(folder: Path) -> None:
+    put(folder, "tokenizer.json", {})
+    put(folder, "generation_config.json", {"eos_token_id": [128001, 128008, 128009], "temperature": 0.6})
+    assert tokenizer(folder).eos_ids == (128001, 128008, 128009)
+    assert described(folder).generation["temperature"] == 0.6
+    put(folder, "generation_config.json", {"temperature": 0.6})
+    assert tokenizer(folder).eos_ids == (6,)
+    put(folder, "generation_config.json", {"eos_token_id": ["six"]})
+    with pytest.raises(LoaderError, match="no token id"):
+        described(folder)
+
+
+def test_chat_template_from_each_place(folder: Path) -> None:
+    put(folder, "tokenizer.json", {})
+    assert tokenizer(folder).chat_template is None
+    put(folder, "tokenizer_config.json", {"chat_template": "in config"})
+    assert tokenizer(folder).chat_template == "in config"
+    named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "named"}]
+    put(folder, "tokenizer_config.json", {"chat_template": named})
+    assert tokenizer(folder).chat_template == "named"
+    put(folder, "chat_template.json", {"chat_template": "own json"})
+    assert tokenizer(folder).chat_template == "own json"
+    (folder / "chat_template.jinja").write_text("own file {{ 'ü' }}", encoding="utf-8")
+    assert tokenizer(folder).chat_template == "own file {{ 'ü' }}"
+
+
+def test_named_templates_without_a_default_are_refused(folder: Path) -> None:
+    put(folder, "tokenizer.json", {})
+    put(folder, "tokenizer_config.json", {"chat_template": [{"name": "rag", "template": "x"}]})
+    with pytest.raises(LoaderError, match=r"templates \(rag\) is called 'default'"):
+        described(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("config.json", None, "config.json is missing"),
+        ("config.json", b'{"a": ', "config.json: is not sound JSON"),
+        ("config.json", b"[]", "config.json: holds no JSON object"),
+        ("config.json", b"\xff\xfe\xfa", "config.json: is not sound JSON"),
+        ("generation_config.json", b"{", "generation_config.json: is not sound JSON"),
+        ("tokenizer_config.json", b"{", "tokenizer_config.json: is not sound JSON"),
+        ("tokenizer.json", b"\xff", "tokenizer.json: is not UTF-8"),
+        ("model.safetensors", None, "holds neither model.safetensors nor"),
+    ],
+)
+def test_damaged_files_are_named(folder: Path, name: str, content: bytes | None, words: str) -> None:
+    put(folder, "tokenizer.json", {})
+    if content is None:
+        (folder / name).unlink()
+    else:
+        (folder / name).write_bytes(content)
+    with pytest.raises(LoaderError, match=words):
+        described(folder)
+
+
+def test_quantised_folders_are_refused_by_method(folder: Path) -> None:
+    put(folder, "config.json", {"quantization_config": {"quant_method": "awq", "bits": 4}})
+    with pytest.raises(LoaderError, match="awq"):
+        described(folder)
+
+
+def test_what_is_accepted(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    accepts = srtkit_model_loader().accepts
+    assert accepts(folder)
+    assert not accepts(folder / "model.safetensors")
+    empty = tmp_path_factory.mktemp("empty")
+    assert not accepts(empty)
+    (empty / "config.json").touch()
+    assert not accepts(empty)
+    (empty / "m.gguf").touch()
+    (empty / "training_args.bin").touch()
+    assert not accepts(empty)
+
+
+def test_describing_imports_no_torch(folder: Path) -> None:
+    put(folder, "tokenizer.json", {})
+    code = (
+        "import sys, pathlib, srtkit_plugin_loader_safetensors as plugin\n"
+        "kind = plugin.srtkit_model_loader()\n"
+        f"path = pathlib.Path({str(folder)!r})\n"
+        "assert kind.accepts(path) and kind.describe(path, kind.options()).config\n"
+        "print(sorted({'torch', 'numpy', 'safetensors', 'transformers'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,244 @@
+"""What the tests of this folder share: weights from memory, a plain attention backend, ranks in threads.
+
+All of it is real code on real numbers; only storage and pages are left out.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import srtkit_plugin_models
+import srtkit_plugin_ops_cpu
+import torch
+from srtkit.engine.ops import Binder, Offer
+from srtkit.engine.weights import fill_weights
+from srtkit.spec.attention import (
+    AttentionBackend,
+    AttentionParts,
+    AttentionPlan,
+    AttentionSpec,
+    Batch,
+    GroupView,
+    LayerHandle,
+    Rows,
+)
+from srtkit.spec.facts import DeviceFacts, Limits, Shard
+from srtkit.spec.layers import Binding, bound
+from srtkit.spec.model_loader import ModelLoader, WeightInfo, WeightRequest
+from srtkit.spec.models import Model, ModelBuild, ModelInputs, ModelOutput, PlanRequest
+from srtkit.spec.platform import Communicator
+from srtkit_plugin_ops_cpu.provider import CpuOps
+from torch import Tensor
+
+CPU = DeviceFacts(platform="cpu", name="test", architecture="x86_64")
+
+
+class StateLoader(ModelLoader):
+    """Serves a state dict; a name that shares its storage with the embedding is left out, as files do."""
+
+    def __init__(self, state: Mapping[str, Tensor], tied: bool) -> None:
+        self.state = {name: tensor for name, tensor in state.items() if not (tied and name == "lm_head.weight")}
+
+    def index(self) -> Sequence[WeightInfo]:
+        return [WeightInfo(name, tuple(t.shape), str(t.dtype).removeprefix("torch.")) for name, t in self.state.items()]
+
+    def read(self, requests: Iterable[WeightRequest]) -> Iterator[tuple[WeightRequest, Tensor]]:
+        for request in sorted(requests, key=lambda one: (one.name, one.start)):
+            tensor = self.state[request.name]
+            if request.dim is not None:
+                tensor = tensor.narrow(request.dim, request.start, request.stop - request.start)
+            yield request, tensor
+
+    def close(self) -> None:
+        self.state = {}
+
+
+class DensePlan(AttentionPlan):
+    """The query lengths of a step's rows."""
+
+    def __init__(self) -> None:
+        self.lengths: list[int] = []
+
+    def close(self) -> None:
+        self.lengths = []
+
+
+class DenseBackend(AttentionBackend):
+    """Attention over whole tensors kept per layer and row; row i of every step is the same sequence."""
+
+    def __init__(self, spec: AttentionSpec) -> None:
+        self.spec = spec
+        self.stored: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+
+    def new_plan(self, limits: Limits) -> DensePlan:
+        return DensePlan()
+
+    def fill(self, plan: AttentionPlan, batch: Batch, view: GroupView) -> None:
+        raise AssertionError("the tests set the lengths themselves")
+
+    def store(self, plan: AttentionPlan, layer: LayerHandle, k: Tensor, v: Tensor) -> None:
+        assert isinstance(plan, DensePlan)
+        parts = zip(k.split(plan.lengths), v.split(plan.lengths), strict=True)
+        for row, (new_k, new_v) in enumerate(parts):
+            old_k, old_v = self.stored.get((layer.index, row), (new_k[:0], new_v[:0]))
+            self.stored[layer.index, row] = torch.cat((old_k, new_k)), torch.cat((old_v, new_v))
+
+    def attend(
+        self,
+        plan: AttentionPlan,
+        layer: LayerHandle,
+        q: Tensor,
+        out: Tensor,
+        *,
+        rows: Rows = Rows.ALL,
+        fresh: tuple[Tensor, Tensor] | None = None,
+        lse: Tensor | None = None,
+    ) -> None:
+        assert isinstance(plan, DensePlan)
+        group = self.spec.q_heads // self.spec.kv_heads
+        for row, (one_q, one_out) in enumerate(zip(q.split(plan.lengths), out.split(plan.lengths), strict=True)):
+            k, v = (x.repeat_interleave(group, 1).float() for x in self.stored[layer.index, row])
+            scores = torch.einsum("qhd,khd->hqk", one_q.float(), k) * self.spec.scale
+            last = torch.arange(len(k) - len(one_q), len(k)).unsqueeze(1)
+            tokens = torch.arange(len(k))
+            hidden = tokens > last
+            if self.spec.window:
+                hidden |= tokens <= last - self.spec.window
+            weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
+            one_out.copy_(torch.einsum("hqk,khd->qhd", weights, v))
+
+    def parts(self) -> AttentionParts:
+        return AttentionParts()
+
+    def close(self) -> None:
+        self.stored.clear()
+
+
+@dataclass
+class Runner:
+    """A filled and packed model with its sequences. `step` takes the new ids of each row."""
+
+    model: Model
+    table: list[Binding | None]
+    plan: DensePlan
+    positions: dict[int, int] = field(default_factory=dict)
+
+    def step(self, *rows: Sequence[int], embeds: Tensor | None = None, embed_mask: Tensor | None = None) -> ModelOutput:
+        """Logits of every token."""
+        self.plan.lengths = [len(ids) for ids in rows]
+        starts = [self.positions.get(row, 0) for row in range(len(rows))]
+        places = [torch.arange(start, start + len(ids)) for start, ids in zip(starts, rows, strict=True)]
+        self.positions.update({row: starts[row] + len(ids) for row, ids in enumerate(rows)})
+        flat = torch.tensor([token for ids in rows for token in ids])
+        inputs = ModelInputs(flat, torch.cat(places).unsqueeze(0), torch.arange(len(flat)), embeds, embed_mask)
+        with bound(self.table), torch.inference_mode():
+            return self.model.run(inputs)
+
+
+class ThreadSum(Communicator):
+    """One rank's end of a group whose ranks are threads."""
+
+    def __init__(self, barrier_: threading.Barrier, shared: list[Tensor | None], rank: int) -> None:
+        self._meet, self._shared, self._rank = barrier_, shared, rank
+
+    def all_reduce(self, tensor: Tensor) -> None:
+        self._shared[self._rank] = tensor.clone()
+        self._meet.wait(30)
+        tensor.copy_(torch.stack([one for one in self._shared if one is not None]).sum(0))
+        self._meet.wait(30)
+
+    def all_gather(self, out: Tensor, tensor: Tensor) -> None:
+        raise NotImplementedError
+
+    def broadcast(self, tensor: Tensor, source: int) -> None:
+        raise NotImplementedError
+
+    def send(self, tensor: Tensor, target: int) -> None:
+        raise NotImplementedError
+
+    def recv(self, tensor: Tensor, source: int) -> None:
+        raise NotImplementedError
+
+    def barrier(self, timeout: float) -> None:
+        self._meet.wait(timeout)
+
+    def abort(self) -> None:
+        self._meet.abort()
+
+
+@dataclass(frozen=True)
+class Making:
+    """How a model is made. `fast` takes the operators of the CPU plugin, else the references."""
+
+    dtype: str = "float32"
+    fast: bool = True
+    world: int = 1
+    taps: tuple[int, ...] = ()
+
+
+def make_runners(config: Mapping[str, Any], state: Mapping[str, Tensor], making: Making) -> list[Runner]:
+    """One runner a rank."""
+    offers = [Offer("cpu", srtkit_plugin_ops_cpu.srtkit_ops(), CpuOps())] if making.fast else []
+    shared: list[Tensor | None] = [None] * making.world
+    barrier = threading.Barrier(making.world)
+    runners = []
+    for rank in range(making.world):
+        shard = Shard(rank, making.world)
+        plan = srtkit_plugin_models.plan(PlanRequest(config, making.dtype, "auto", shard))
+        model = srtkit_plugin_models.build(
+            ModelBuild(
+                plan=plan,
+                config=config,
+                device=torch.device("cpu"),
+                ops=Binder(offers, CPU),
+                shard=shard,
+                max_tokens=64,
+                communicator=ThreadSum(barrier, shared, rank) if making.world > 1 else None,
+                taps=making.taps,
+            )
+        )
+        fill_weights(model, plan, StateLoader(state, bool(config.get("tie_word_embeddings"))), shard)
+        model.pack()
+        steps = DensePlan()
+        table: list[Binding | None] = [
+            Binding(DenseBackend(spec), steps, LayerHandle(index, {})) for index, spec in sorted(plan.attention.items())
+        ]
+        runners.append(Runner(model, table, steps))
+    return runners
+
+
+@dataclass(frozen=True)
+class Tools:
+    """The above, handed to tests as one fixture."""
+
+    make: Callable[..., Runner]
+    make_ranks: Callable[..., list[Runner]]
+    loader: type[StateLoader]
+    cpu: DeviceFacts
+
+
+@pytest.fixture(scope="session")
+def tools() -> Tools:
+    def make(config: Mapping[str, Any], state: Mapping[str, Tensor], **how: Any) -> Runner:
+        return make_runners(config, state, Making(**how))[0]
+
+    def make_ranks(config: Mapping[str, Any], state: Mapping[str, Tensor], **how: Any) -> list[Runner]:
+        return make_runners(config, state, Making(**how))
+
+    return Tools(make, make_ranks, StateLoader, CPU)
+
+
+@pytest.fixture
+def together() -> Iterator[Callable[..., list[Any]]]:
+    """Runs one call for each rank at once and gives their results."""
+    with ThreadPoolExecutor(4) as pool:
+
+        def run(calls: Sequence[Callable[[], Any]]) -> list[Any]:
+            return [future.result(60) for future in [pool.submit(call) for call in calls]]
+
+        yield run

@@ -1,0 +1,172 @@
+"""The decoder against transformers on the same random weights, family by family, key by key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+SIZES = {
+    "vocab_size": 101,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+YARN = {"rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0, "original_max_position_embeddings": 32}
+MIXED = ["full_attention", "sliding_attention", "full_attention"]
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("Llama", {}),
+    "llama-tied": ("Llama", {"tie_word_embeddings": True, "rms_norm_eps": 1e-2}),
+    "llama-biases": ("Llama", {"attention_bias": True, "mlp_bias": True}),
+    "llama-head-dim": ("Llama", {"head_dim": 32}),
+    "llama-all-heads": ("Llama", {"num_key_value_heads": None}),
+    "llama-theta": ("Llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 100000.0}}),
+    "llama3": ("Llama", {"rope_parameters": LLAMA3}),
+    "llama-linear": ("Llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 500.0, "factor": 2.5}}),
+    "llama-dynamic": ("Llama", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 500.0, "factor": 2.0}}),
+    "llama-yarn": ("Llama", {"rope_parameters": YARN}),
+    "llama-yarn-scale": ("Llama", {"rope_parameters": YARN | {"attention_factor": 1.3, "beta_fast": 16.0}}),
+    "llama-yarn-mscale": ("Llama", {"rope_parameters": YARN | {"mscale": 1.2, "mscale_all_dim": 0.7, "truncate": False}}),
+    "mistral": ("Mistral", {"sliding_window": None}),
+    "mistral-window": ("Mistral", {"sliding_window": 7}),
+    "qwen2": ("Qwen2", {}),
+    "qwen2-windows": ("Qwen2", {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}),
+    "qwen3": ("Qwen3", {"head_dim": 24, "tie_word_embeddings": True}),
+    "qwen3-windows": ("Qwen3", {"use_sliding_window": True, "sliding_window": 5, "layer_types": MIXED}),
+    "qwen3-biases": ("Qwen3", {"head_dim": 16, "attention_bias": True}),
+}
+PROMPT = torch.randint(0, SIZES["vocab_size"], (40,), generator=torch.Generator().manual_seed(5)).tolist()
+
+Case = tuple[dict[str, Any], dict[str, torch.Tensor], torch.Tensor]
+
+
+def difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    """Relative L2."""
+    return float((ours - theirs).norm() / theirs.norm())
+
+
+@pytest.fixture(scope="module")
+def case() -> Callable[[str], Case]:
+    """By the case's name: config.json, weights and transformers' logits of the prompt; made once."""
+    made: dict[str, Case] = {}
+
+    def make(name: str) -> Case:
+        if name not in made:
+            family, changes = CASES[name]
+            torch.manual_seed(11)
+            config = getattr(transformers, f"{family}Config")(**{**SIZES, **changes}, initializer_range=0.2)
+            model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+            with torch.no_grad():
+                for parameter_name, parameter in model.named_parameters():
+                    if parameter_name.endswith(("norm.weight", ".bias")):
+                        parameter.normal_(1.0 if "norm" in parameter_name else 0.0, 0.3)
+                logits = model(torch.tensor([PROMPT])).logits[0]
+            stored = {**config.to_diff_dict(), "architectures": [f"{family}ForCausalLM"]}
+            made[name] = stored, model.state_dict(), logits
+        return made[name]
+
+    return make
+
+
+def old_style(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The same config with the keys that transformers 4 wrote."""
+    old = {key: value for key, value in config.items() if key not in ("rope_parameters", "dtype")}
+    scaling = dict(config["rope_parameters"])
+    old["rope_theta"] = scaling.pop("rope_theta")
+    scaling["type"] = scaling.pop("rope_type")
+    old["rope_scaling"] = None if scaling["type"] == "default" else scaling
+    return old
+
+
+@pytest.mark.parametrize("fast", [True, False], ids=["ops-cpu", "reference"])
+@pytest.mark.parametrize("name", CASES)
+def test_prefill_logits_equal_those_of_transformers(name: str, fast: bool, case: Any, tools: Any) -> None:
+    config, state, theirs = case(name)
+    ours = tools.make(config, state, fast=fast).step(PROMPT).logits
+    assert ours.dtype == torch.float32
+    assert difference(ours, theirs) < 1e-5  # the contract asks for 2e-4
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_old_config_keys_give_the_same_logits(name: str, case: Any, tools: Any) -> None:
+    config, state, theirs = case(name)
+    assert difference(tools.make(old_style(config), state).step(PROMPT).logits, theirs) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["llama3", "mistral-window", "qwen3-windows"])
+def test_chunks_decode_and_batches_give_the_logits_of_one_prefill(name: str, case: Any, tools: Any) -> None:
+    config, state, theirs = case(name)
+    runner = tools.make(config, state)
+    whole, chunked = runner.step(PROMPT, PROMPT[:9]).logits, []
+    for piece in (PROMPT[9:20], PROMPT[20:37], *([token] for token in PROMPT[37:])):
+        chunked.append(runner.step(PROMPT[:1], piece).logits[1:])
+    assert difference(whole[:40], theirs) < 1e-5
+    assert difference(torch.cat([whole[40:], *chunked]), theirs) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])
+def test_two_ranks_give_the_logits_of_one(name: str, case: Any, tools: Any, together: Any) -> None:
+    config, state, theirs = case(name)
+    ranks = tools.make_ranks(config, state, world=2)
+    for output in together([lambda runner=runner: runner.step(PROMPT) for runner in ranks]):
+        assert difference(output.logits, theirs) < 1e-5
+
+
+@pytest.mark.parametrize("fast", [True, False], ids=["ops-cpu", "reference"])
+@pytest.mark.parametrize("name", ["llama-tied", "qwen2", "qwen3"])
+def test_bfloat16_stays_near_float32(name: str, fast: bool, case: Any, tools: Any) -> None:
+    config, state, theirs = case(name)
+    assert difference(tools.make(config, state, dtype="bfloat16", fast=fast).step(PROMPT).logits, theirs) < 0.03
+
+
+def test_wanted_rows_taps_and_hidden(case: Any, tools: Any) -> None:
+    config, state, _ = case("llama")
+    runner = tools.make(config, state, taps=(0, 2))
+    output = runner.step(PROMPT)
+    assert sorted(output.taps) == [0, 2]
+    weight = state["model.norm.weight"]
+    last = torch.nn.functional.rms_norm(output.taps[2], weight.shape, weight, config["rms_norm_eps"])
+    assert difference(output.hidden, last) < 1e-6
+    assert difference(output.logits, last @ state["lm_head.weight"].T) < 1e-5
+
+
+def test_masked_embeddings_replace_tokens(case: Any, tools: Any) -> None:
+    config, state, theirs = case("llama")
+    other = [(token + 1) % SIZES["vocab_size"] for token in PROMPT]
+    mask = torch.arange(len(PROMPT)) % 2 == 0
+    ids = [wrong if masked else right for wrong, right, masked in zip(other, PROMPT, mask.tolist(), strict=True)]
+    embeds = state["model.embed_tokens.weight"][torch.tensor(PROMPT)].clone()
+    embeds[~mask] = float("nan")
+    assert difference(tools.make(config, state).step(ids, embeds=embeds, embed_mask=mask).logits, theirs) < 1e-5
+    assert difference(tools.make(config, state).step(ids).logits, theirs) > 0.1
+
+
+@pytest.mark.parametrize("fast", [True, False], ids=["ops-cpu", "reference"])
+def test_a_reload_after_packing_takes_effect(fast: bool, case: Any, tools: Any) -> None:
+    config, state, theirs = case("qwen2")
+    runner = tools.make(config, {name: tensor * 0.5 for name, tensor in state.items()}, fast=fast)
+    fused = {
+        "self_attn.qkv": ("q_proj", "k_proj", "v_proj"),
+        "mlp.gate_up": ("gate_proj", "up_proj"),
+    }
+    for name, slot in runner.model.slots().items():
+        base, _, kind = name.rpartition(".")
+        parts = next((names for end, names in fused.items() if base.endswith(end)), None)
+        sources = [name] if parts is None else [f"{base.rpartition('.')[0]}.{part}.{kind}" for part in parts]
+        slot.copy_(torch.cat([state[source] for source in sources]))
+    runner.model.pack()
+    assert difference(runner.step(PROMPT).logits, theirs) < 1e-5

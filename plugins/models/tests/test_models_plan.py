@@ -1,0 +1,211 @@
+"""`plan` and the reading of configs: what is asked of core, what is refused by the key's name. No torch needed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import pytest
+from srtkit.spec.errors import Unsupported
+from srtkit.spec.facts import Shard
+from srtkit.spec.models import ModelPlan, PlanRequest
+from srtkit_plugin_models import srtkit_models
+from srtkit_plugin_models.config import read_config
+
+LLAMA_31_8B: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "attention_bias": False,
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 131072,
+    "mlp_bias": False,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": {
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+        "rope_type": "llama3",
+    },
+    "rope_theta": 500000.0,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "vocab_size": 128256,
+}
+SMOLLM2: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "dtype": "bfloat16",
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "max_position_embeddings": 8192,
+    "num_attention_heads": 9,
+    "num_hidden_layers": 30,
+    "num_key_value_heads": 3,
+    "rms_norm_eps": 1e-05,
+    "rope_parameters": {"rope_theta": 100000, "rope_type": "default"},
+    "tie_word_embeddings": True,
+    "vocab_size": 49152,
+}
+QWEN = SMOLLM2 | {"architectures": ["Qwen2ForCausalLM"]}
+MISTRAL = SMOLLM2 | {"architectures": ["MistralForCausalLM"]}
+
+
+def plan(config: dict[str, Any], dtype: str = "bfloat16", world: int = 1, rank: int = 0) -> ModelPlan:
+    return srtkit_models().plan(PlanRequest(config, dtype, "auto", Shard(rank, world)))
+
+
+def without(config: dict[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if key not in keys}
+
+
+def test_the_plugin_plans_without_torch() -> None:
+    code = (
+        "import sys, srtkit_plugin_models as m; from srtkit.spec.models import PlanRequest\n"
+        f"m.srtkit_models().plan(PlanRequest({SMOLLM2!r}, 'auto', 'auto'))\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, env={"PYTHONPATH": ":".join(sys.path)}).returncode == 0
+
+
+def test_a_plan_of_llama_31() -> None:
+    made = plan(LLAMA_31_8B)
+    assert (made.max_context, made.vocab_size, made.hidden_size) == (131072, 128256, 4096)
+    assert made.weight_bytes == 2 * 8_030_261_248
+    spec = made.attention[31]
+    assert len(made.attention) == 32
+    assert (spec.q_heads, spec.kv_heads, spec.head_dim, spec.window) == (32, 8, 128, 0)
+    assert spec.scale == 128**-0.5
+    assert (spec.dtype, spec.kv_dtype, made.dtype) == ("bfloat16",) * 3
+
+
+def test_a_tied_head_costs_nothing_and_is_known() -> None:
+    made = plan(SMOLLM2)
+    assert made.weight_bytes == 2 * 134_515_008
+    head = made.weights[-1]
+    assert (head.sources, head.tied_to) == (("lm_head.weight",), "model.embed_tokens.weight")
+
+
+@pytest.mark.parametrize(
+    ("config", "wanted"),
+    [
+        (SMOLLM2, "bfloat16"),
+        (LLAMA_31_8B, "bfloat16"),
+        (SMOLLM2 | {"dtype": "torch.float16"}, "float16"),
+        (without(SMOLLM2, "dtype"), "float32"),
+    ],
+)
+def test_auto_dtype_is_that_of_the_config(config: dict[str, Any], wanted: str) -> None:
+    made = plan(config, "auto")
+    assert made.dtype == wanted
+    assert {spec.kv_dtype for spec in made.attention.values()} == {wanted}
+    assert plan(config, "float32").dtype == "float32"
+
+
+def test_theta_is_found_in_both_styles_and_defaults_as_in_transformers() -> None:
+    assert read_config(SMOLLM2).rope.theta == 100000.0
+    old = without(SMOLLM2, "rope_parameters") | {"rope_theta": 100000, "rope_scaling": None}
+    assert read_config(old).rope == read_config(SMOLLM2).rope
+    inner = without(SMOLLM2, "rope_parameters") | {"rope_theta": 7.0, "rope_parameters": {"rope_type": "default"}}
+    assert read_config(inner).rope.theta == 7.0
+    assert read_config(without(SMOLLM2, "rope_parameters")).rope.theta == 10000.0
+
+
+def test_yarn_reaches_as_far_as_its_factor() -> None:
+    yarn = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
+    assert plan(SMOLLM2 | {"rope_parameters": None, "rope_scaling": yarn}).max_context == 16384
+    short = yarn | {"factor": 1.5}
+    assert plan(SMOLLM2 | {"rope_parameters": None, "rope_scaling": short}).max_context == 8192
+
+
+@pytest.mark.parametrize(
+    ("config", "windows"),
+    [
+        (SMOLLM2 | {"num_hidden_layers": 3}, [0, 0, 0]),
+        (MISTRAL | {"num_hidden_layers": 3}, [4096, 4096, 4096]),
+        (MISTRAL | {"num_hidden_layers": 3, "sliding_window": None}, [0, 0, 0]),
+        (MISTRAL | {"num_hidden_layers": 3, "sliding_window": 16}, [16, 16, 16]),
+        (QWEN | {"num_hidden_layers": 3, "sliding_window": 16, "max_window_layers": 1}, [0, 0, 0]),
+        (QWEN | {"num_hidden_layers": 3, "use_sliding_window": True, "max_window_layers": 2}, [0, 0, 4096]),
+        (
+            QWEN
+            | {
+                "num_hidden_layers": 3,
+                "use_sliding_window": True,
+                "sliding_window": 16,
+                "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            },
+            [16, 0, 16],
+        ),
+    ],
+)
+def test_windows(config: dict[str, Any], windows: list[int]) -> None:
+    assert [spec.window for _, spec in sorted(plan(config).attention.items())] == windows
+
+
+@pytest.mark.parametrize(
+    ("key", "change"),
+    [
+        ("architectures", {"architectures": ["GemmaForCausalLM"]}),
+        ("architectures", {"architectures": None}),
+        ("hidden_size", {"hidden_size": None}),
+        ("vocab_size", {"vocab_size": "many"}),
+        ("num_key_value_heads", {"num_key_value_heads": 4}),
+        ("hidden_act", {"hidden_act": "gelu"}),
+        ("quantization_config", {"quantization_config": {"quant_method": "fp8"}}),
+        ("partial_rotary_factor", {"partial_rotary_factor": 0.5}),
+        ("sliding_window", {"sliding_window": 128}),
+        ("layer_types", {"layer_types": ["sliding_attention"] * 30}),
+        ("layer_types", {"architectures": ["Qwen3ForCausalLM"], "layer_types": ["chunked_attention"] * 30}),
+        ("layer_types", {"architectures": ["Qwen3ForCausalLM"], "layer_types": ["full_attention"]}),
+        ("mlp_bias", {"architectures": ["Qwen2ForCausalLM"], "mlp_bias": True}),
+        ("attention_bias", {"architectures": ["MistralForCausalLM"], "attention_bias": True}),
+        ("rope_type", {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}}),
+        ("rope_parameters.factor", {"rope_parameters": {"rope_type": "linear"}}),
+        ("rope_parameters.low_freq_factor", {"rope_parameters": {"rope_type": "llama3", "factor": 8, "high_freq_factor": 4}}),
+        ("rope_parameters", {"rope_parameters": {"full_attention": {"rope_type": "default"}}}),
+        ("rope_scaling", {"rope_scaling": {"type": "linear", "factor": 2.0}}),
+    ],
+)
+def test_refusals_name_the_key(key: str, change: dict[str, Any]) -> None:
+    with pytest.raises(Unsupported, match=rf"config key {key}:"):
+        plan(SMOLLM2 | change)
+
+
+def test_an_unserved_dtype_is_refused() -> None:
+    with pytest.raises(Unsupported, match="float8_e4m3fn"):
+        plan(SMOLLM2, "float8_e4m3fn")
+
+
+def test_shares_of_ranks_add_up() -> None:
+    whole, shares = plan(LLAMA_31_8B), [plan(LLAMA_31_8B, world=4, rank=rank) for rank in range(4)]
+    for share in shares:
+        assert (share.attention[0].q_heads, share.attention[0].kv_heads) == (8, 2)
+        assert share.intermediate_size * 4 == whole.intermediate_size
+    for index, entry in enumerate(whole.weights):
+        parts = [share.weights[index] for share in shares]
+        assert all(replace(part, shape=entry.shape) == entry for part in parts)
+        copies = 4 if entry.slice_dim is None else 1
+        assert sum(prod(part.shape) for part in parts) == prod(entry.shape) * copies
+        assert entry.shape[0] == sum(shape[0] for shape in entry.source_shapes)
+
+
+@pytest.mark.parametrize(
+    ("key", "change", "world"),
+    [
+        ("num_key_value_heads", {}, 16),
+        ("num_attention_heads", {}, 3),
+        ("intermediate_size", {"intermediate_size": 14337}, 2),
+        ("attention_bias", {"attention_bias": True}, 2),
+        ("mlp_bias", {"mlp_bias": True}, 2),
+    ],
+)
+def test_worlds_that_do_not_fit_are_refused(key: str, change: dict[str, Any], world: int) -> None:
+    with pytest.raises(Unsupported, match=rf"config key {key}:"):
+        plan(LLAMA_31_8B | change, world=world)

@@ -1,0 +1,1 @@
+"""srtkit plugin `srtkit-plugin-platform-cpu`."""

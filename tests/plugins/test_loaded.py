@@ -1,0 +1,132 @@
+"""Children load exactly the plan they were given (rule 6): nothing is discovered, everything is verified."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from srtkit.config.settings import load_settings
+from srtkit.plugins.loaded import load_wiring
+from srtkit.plugins.plan import WiredPlugin, WiringPlan
+from srtkit.plugins.registry import discover
+from srtkit.plugins.wiring import wire
+from srtkit.spec.errors import EngineError, PluginBroken, PluginIncompatible, PluginNotFound
+
+from tests.plugins.toys import Site
+
+
+@pytest.fixture
+def plan(site: Site) -> WiringPlan:
+    """A plan of the full toy set with one plugin that needs another."""
+    site.full_set()
+    site.plugin("prefix_cache", "outer")
+    sets = ["model.source=x", "prefix_cache.use=outer", "prefix_cache.options.inner=prefix_cache:radix"]
+    return wire(load_settings(None, sets, {}), discover([str(site.path)]))[0]
+
+
+def changed(plan: WiringPlan, kind: str, **changes: object) -> WiringPlan:
+    plugins = [dataclasses.replace(p, **changes) if p.kind == kind else p for p in plan.plugins]  # type: ignore[arg-type]
+    return WiringPlan(tuple(plugins), plan.degraded)
+
+
+def test_a_plan_survives_json(plan: WiringPlan) -> None:
+    again = WiringPlan.from_json(plan.to_json())
+    assert again == plan
+    assert again.digest == plan.digest
+
+
+def test_a_plan_that_was_changed_on_its_way_is_refused(plan: WiringPlan) -> None:
+    data = json.loads(plan.to_json())
+    data["plugins"][0]["version"] = "9.9"
+    with pytest.raises(EngineError, match="changed on its way"):
+        WiringPlan.from_json(json.dumps(data))
+
+
+def test_a_spawned_child_loads_the_plan_without_discovering(site: Site, plan: WiringPlan) -> None:
+    code = """
+        import importlib.metadata, json, sys
+        from srtkit.plugins.loaded import load_wiring
+        from srtkit.plugins.plan import WiringPlan
+        importlib.metadata.distributions = None  # discovery would fail
+        plan = WiringPlan.from_json(sys.argv[1])
+        loaded = load_wiring(plan)
+        print(json.dumps([plan.digest, [p.wired.id for p in loaded.plugins], "srtkit.plugins.wiring" in sys.modules]))
+    """
+    assert site.answer(code, plan.to_json()) == [plan.digest, [plugin.id for plugin in plan.plugins], False]
+
+
+def test_loaded_plugins_are_found_by_kind_role_and_name(plan: WiringPlan) -> None:
+    loaded = load_wiring(plan)
+    assert loaded.one("prefix_cache").wired.name == "outer"
+    assert [plugin.wired.name for plugin in loaded.all("model_loader")] == ["safetensors", "gguf"]
+    assert loaded.named("model_loader", "gguf").wired.name == "gguf"
+    assert loaded.all("ops") == ()
+    assert loaded.one("prefix_cache").options.model_dump() == {"size": 1, "inner": "prefix_cache:radix"}
+
+
+def test_what_is_not_part_of_the_run_is_a_clear_error(plan: WiringPlan) -> None:
+    loaded = load_wiring(plan)
+    with pytest.raises(PluginNotFound, match="no plugin is chosen"):
+        loaded.one("ops")
+    with pytest.raises(PluginNotFound, match="not part of this run"):
+        loaded.named("prefix_cache", "radix")  # it is there, but belongs to another plugin
+
+
+def test_needs_come_by_role(plan: WiringPlan) -> None:
+    loaded = load_wiring(plan)
+    assert {role: p.wired.part for role, p in loaded.needs(loaded.one("prefix_cache")).items()} == {
+        "inner": "prefix_cache:radix"
+    }
+    assert loaded.needs(loaded.one("attention")) == {}
+
+
+def test_a_process_may_load_only_its_kinds(site: Site, plan: WiringPlan) -> None:
+    (site.path / "toy_attention_torch.py").write_text("raise RuntimeError('not mine')")
+    code = """
+        import json, sys
+        from srtkit.plugins.loaded import load_wiring
+        from srtkit.plugins.plan import WiringPlan
+        load_wiring(WiringPlan.from_json(sys.argv[1]), {"transport"})
+        print(json.dumps([m for m in sys.modules if m.startswith("toy_")]))
+    """
+    assert site.answer(code, plan.to_json()) == ["toy_transport_zmq"]
+
+
+@pytest.mark.parametrize("version", ["1.1", "none"])
+def test_another_version_of_a_distribution_is_refused(plan: WiringPlan, version: str) -> None:
+    other = changed(plan, "transport", version=version)
+    with pytest.raises(PluginIncompatible, match=f"the plan says toy-transport-zmq {version}, here 1.0 is installed"):
+        load_wiring(other)
+
+
+def test_a_distribution_that_is_not_installed_here_is_refused(plan: WiringPlan) -> None:
+    with pytest.raises(PluginIncompatible, match="the plan says elsewhere 1.0, here none is installed"):
+        load_wiring(changed(plan, "transport", distribution="elsewhere"))
+
+
+def test_another_contract_is_refused(plan: WiringPlan) -> None:
+    with pytest.raises(PluginIncompatible, match=r"the plan says contract 1\.9, here it speaks 1\.0"):
+        load_wiring(changed(plan, "transport", contract="1.9"))
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [({"size": "many"}, "refuses the plan's options"), ({"size": 2}, "reads the plan's options differently")],
+)
+def test_an_options_model_that_differs_from_the_parents_is_refused(
+    plan: WiringPlan, options: dict[str, object], problem: str
+) -> None:
+    with pytest.raises(PluginBroken, match=problem):
+        load_wiring(changed(plan, "transport", options=options))
+
+
+def test_ids_are_unique_by_role_and_owner() -> None:
+    plugin = WiredPlugin("attention", "torch", "d", "1", "m", "1.0", {})
+    shadow = dataclasses.replace(plugin, role="shadow")
+    inner = dataclasses.replace(plugin, role="inner", owner=shadow.id)
+    assert [p.id for p in (plugin, shadow, inner)] == [
+        "attention:torch",
+        "attention:torch@shadow",
+        "attention:torch@shadow/attention:torch@inner",
+    ]

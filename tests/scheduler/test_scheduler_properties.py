@@ -1,0 +1,257 @@
+"""The scheduler alone, over thousands of steps: nothing leaks, nothing starves, tokens, order and limits hold."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.scheduler.simulated_device import VOCAB, SimulatedDevice, expected, mix
+from srtkit_plugin_cache_chunk import srtkit_prefix_cache as chunk_cache
+from srtkit_plugin_cache_radix import srtkit_prefix_cache as radix_cache
+
+from srtkit.scheduler.scheduler import Scheduler, SchedulerLimits
+from srtkit.spec.kv import FULL
+from srtkit.spec.messages import Abort, Deltas, Sampling, Submit, ints
+from srtkit.spec.prefix_cache import PrefixCacheBuild
+from srtkit.spec.step_plan import Column
+
+CACHES = {"radix": radix_cache, "chunk": chunk_cache}
+
+
+@dataclass
+class Client:
+    """What one request should get and has got."""
+
+    want: list[int]
+    got: list[int] = field(default_factory=list)
+    ended: str = ""
+    aborted: bool = False
+
+
+class Bench:
+    """Scheduler, cache and simulated device in the engine's loop, with the invariants checked after every step."""
+
+    def __init__(self, limits: SchedulerLimits, cache: str, depth: int) -> None:
+        descriptor = CACHES[cache]()
+        options = descriptor.options()
+        built = descriptor.build(PrefixCacheBuild(limits.page_size, (FULL,), options))
+        self.cache = built
+        self.limits = limits
+        self.scheduler = Scheduler(limits, built, fit=lambda wanted: wanted)
+        self.device = SimulatedDevice(
+            limits.max_running, limits.pages, limits.page_size, -(-limits.max_context // limits.page_size)
+        )
+        self.depth = depth
+        self.in_flight: deque = deque()
+        self.clients: dict[int, Client] = {}
+        self.slots: dict[int, int] = {}
+        self.steps = 0
+        self.committed: dict[int, int] = {}  # by slot: tokens whose KV is committed
+        built.insert = self.checked_insert(built.insert)
+
+    def checked_insert(self, insert):  # type: ignore[no-untyped-def]
+        """Only committed tokens may enter the cache, and only under their own ids."""
+
+        def checked(lease, key, pages, upto):  # type: ignore[no-untyped-def]
+            table = pages["full"]
+            owners = [slot for slot, n in self.committed.items() if np.array_equal(self.row(slot, len(table)), table)]
+            assert any(upto <= self.committed[slot] for slot in owners), "uncommitted tokens enter the cache"
+            prefix = 0
+            for position, token in enumerate(key.ids[:upto].tolist()):
+                prefix = mix(prefix, token)
+                page = table[position // self.limits.page_size]
+                assert self.device.kv[page][position % self.limits.page_size] == prefix, "a page is not its key"
+            return insert(lease, key, pages, upto)
+
+        return checked
+
+    def row(self, slot: int, n: int) -> np.ndarray:
+        return self.scheduler.columns.page_table[slot, :n]
+
+    def submit(self, prompt: list[int], sampling: Sampling, namespace: bytes = b"", priority: int = 0) -> int:
+        rid = len(self.clients) + 1
+        want = expected(
+            prompt, sampling.max_tokens, sampling.stop_ids, sampling.min_tokens, self.limits.max_context
+        )
+        self.clients[rid] = Client(want)
+        self.scheduler.submit(Submit(rid, np.array(prompt, "<i4").tobytes(), sampling, namespace, priority))
+        return rid
+
+    def abort(self, rid: int) -> None:
+        if not self.clients[rid].ended:
+            self.clients[rid].aborted = True
+        self.scheduler.abort(Abort(rid))
+        self.scheduler.check()
+
+    def turn(self) -> bool:
+        plan = self.scheduler.plan()
+        self.scheduler.check()
+        if plan.rows:
+            assert plan.rows <= self.limits.max_running
+            assert plan.tokens <= max(self.limits.chunk_tokens, plan.leading)
+            self.in_flight.append(self.device.forward(plan))
+            self.steps += 1
+        progressed = bool(plan.rows)
+        while self.in_flight and (len(self.in_flight) > self.depth or not plan.rows):
+            plan, output = self.in_flight.popleft()
+            slots = plan.column(Column.ROW_SLOT).tolist()
+            ends = (plan.column(Column.ROW_START) + plan.column(Column.ROW_N_QUERY)).tolist()
+            self.committed.update(zip(slots, ends, strict=True))
+            self.receive(self.scheduler.commit(plan, output))
+            self.scheduler.check()
+            progressed = True
+        news = self.scheduler.news()
+        if news is not None:
+            self.receive(news)
+            progressed = True
+        return progressed
+
+    def receive(self, deltas: Deltas) -> None:
+        for started in deltas.started:
+            self.slots[started.slot] = started.rid
+        for slot, token in zip(ints(deltas.slots).tolist(), ints(deltas.ids).tolist(), strict=True):
+            client = self.clients[self.slots[slot]]
+            assert not client.ended
+            client.got.append(token)
+        for finished in deltas.finished:
+            assert not self.clients[finished.rid].ended
+            self.clients[finished.rid].ended = finished.reason
+
+    def drain(self) -> None:
+        idle = 0
+        while any(not client.ended for client in self.clients.values()):
+            idle = 0 if self.turn() else idle + 1
+            assert idle < 3, "the scheduler is stuck"
+        self.turn()  # commits of rows that ended meanwhile
+
+    def verify(self) -> None:
+        for client in self.clients.values():
+            if client.aborted:
+                assert client.got == client.want[: len(client.got)]
+            elif client.ended in ("stop", "length"):
+                assert client.got == client.want
+            else:
+                assert client.ended == "error"
+        pool = self.scheduler.book.pool
+        assert pool.in_use == pool.retiring == 0
+        assert not self.scheduler.has_work
+        assert self.scheduler.columns.free_slots == self.limits.max_running
+        self.scheduler.book.flush()
+        assert pool.free == pool.total
+
+
+@st.composite
+def scenarios(draw: st.DrawFn) -> tuple[SchedulerLimits, str, int, list[tuple]]:
+    page_size = draw(st.sampled_from([1, 2, 4, 16]))
+    max_context = draw(st.integers(8, 80))
+    least = -(-max_context // page_size)
+    limits = SchedulerLimits(
+        max_running=draw(st.integers(1, 8)),
+        max_waiting=1000,
+        chunk_tokens=draw(st.integers(1, 60)),
+        max_context=max_context,
+        page_size=page_size,
+        pages=least + draw(st.integers(0, 3 * least)),
+        policy=draw(st.sampled_from(["fcfs", "priority"])),
+        shares=draw(st.booleans()),
+    )
+    stems = [draw(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=max_context - 2)) for _ in range(3)]
+    events = []
+    for _ in range(draw(st.integers(1, 25))):
+        kind = draw(st.sampled_from(["submit", "submit", "submit", "turns", "abort", "flush"]))
+        if kind == "submit":
+            stem = draw(st.sampled_from(stems))
+            cut = draw(st.integers(0, len(stem)))
+            tail = draw(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=6))
+            sampling = Sampling(
+                temperature=0.0,
+                max_tokens=draw(st.integers(1, max_context)),
+                min_tokens=draw(st.integers(0, 3)),
+                stop_ids=tuple(draw(st.lists(st.integers(0, VOCAB - 1), max_size=3))),
+            )
+            prompt = (stem[:cut] + tail)[: max_context - 1]
+            namespace = draw(st.sampled_from([b"", b"salt"]))
+            events.append((kind, prompt, sampling, namespace, draw(st.integers(0, 2))))
+        elif kind == "turns":
+            events.append((kind, draw(st.integers(1, 12))))
+        else:
+            events.append((kind, draw(st.integers(0, 10**6))))
+    return limits, draw(st.sampled_from(sorted(CACHES))), draw(st.integers(0, 2)), events
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(scenarios())
+def test_any_traffic(scenario: tuple[SchedulerLimits, str, int, list[tuple]]) -> None:
+    limits, cache, depth, events = scenario
+    bench = Bench(limits, cache, depth)
+    for kind, *args in events:
+        if kind == "submit":
+            bench.submit(*args)
+        elif kind == "turns":
+            for _ in range(args[0]):
+                bench.turn()
+        elif kind == "abort" and bench.clients:
+            bench.abort(1 + args[0] % len(bench.clients))
+        elif kind == "flush":
+            bench.scheduler.book.flush()
+            bench.scheduler.check()
+    bench.drain()
+    bench.verify()
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+@pytest.mark.parametrize("cache", sorted(CACHES))
+def test_long_run_under_pressure(cache: str, depth: int) -> None:
+    """A pool for two and a half sequences, eight running: retraction all the time, over a thousand steps."""
+    limits = SchedulerLimits(8, 1000, 32, 64, 4, 40)
+    bench = Bench(limits, cache, depth)
+    rng = np.random.default_rng(depth)
+    stems = [rng.integers(0, VOCAB, 30).tolist() for _ in range(4)]
+    for i in range(120):
+        prompt = stems[i % 4][: int(rng.integers(1, 30))] + rng.integers(0, VOCAB, 3).tolist()
+        bench.submit(prompt, Sampling(temperature=0.0, max_tokens=int(rng.integers(1, 40))))
+        for _ in range(int(rng.integers(0, 8))):
+            bench.turn()
+        if i % 7 == 0:
+            bench.abort(int(rng.integers(1, i + 2)))
+    bench.drain()
+    bench.verify()
+    assert bench.scheduler.counters.retracted > 0
+    assert bench.steps > 500
+
+
+def test_order_of_arrival_is_order_of_start() -> None:
+    limits = SchedulerLimits(2, 1000, 8, 32, 4, 64, shares=False)
+    bench = Bench(limits, "chunk", 0)
+    rids = [bench.submit([i + 1] * 5, Sampling(temperature=0.0, max_tokens=4)) for i in range(6)]
+    started: list[int] = []
+    original = bench.receive
+    bench.receive = lambda deltas: (started.extend(s.rid for s in deltas.started), original(deltas))[1]  # type: ignore[method-assign]
+    bench.drain()
+    assert started == rids
+
+
+def test_a_shared_prefix_is_computed_once() -> None:
+    limits = SchedulerLimits(16, 1000, 256, 128, 4, 400)
+    bench = Bench(limits, "radix", 0)
+    stem = list(range(40))
+    for i in range(8):
+        bench.submit([*stem, i, i + 1], Sampling(temperature=0.0, max_tokens=3))
+    bench.drain()
+    bench.verify()
+    counters = bench.scheduler.counters
+    assert counters.prompt_tokens == 8 * 42
+    assert counters.cached_tokens == 7 * 40
+
+
+def test_full_queue_and_too_long_prompts_are_answered() -> None:
+    bench = Bench(SchedulerLimits(1, 2, 8, 16, 4, 8), "chunk", 0)
+    for _ in range(4):
+        bench.submit([1, 2, 3], Sampling(temperature=0.0, max_tokens=2))
+    bench.submit(list(range(16)), Sampling(temperature=0.0, max_tokens=2))
+    bench.drain()
+    assert [client.ended for client in bench.clients.values()] == ["length", "length", "error", "error", "error"]

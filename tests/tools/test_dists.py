@@ -1,0 +1,79 @@
+"""Every distribution is found, named as its folder says, installed, built and under the import rules."""
+
+from __future__ import annotations
+
+import subprocess
+from importlib.metadata import version
+
+import pytest
+from packaging.requirements import Requirement
+
+from srtkit.spec.versions import CONTRACTS
+from tools import dists, import_rules
+
+ALL = dists.find()
+PLUGINS = dists.plugins()
+IDS = [dist.name for dist in PLUGINS]
+
+
+def test_every_project_file_is_a_known_distribution() -> None:
+    files = {
+        path
+        for path in dists.ROOT.rglob("pyproject.toml")
+        if not any(part.startswith((".", "_")) for part in path.relative_to(dists.ROOT).parts)
+    }
+    assert files - {dists.ROOT / "pyproject.toml"} == {dist.folder / "pyproject.toml" for dist in ALL}
+
+
+def test_core_comes_first() -> None:
+    assert ALL[0].name == "srtkit-core"
+
+
+def test_every_folder_under_plugins_is_a_distribution() -> None:
+    folders = {path.name for path in (dists.ROOT / "plugins").iterdir() if path.is_dir() and path.name[0] not in "._"}
+    assert folders == {dist.folder.name for dist in PLUGINS}
+
+
+@pytest.mark.parametrize("dist", ALL, ids=lambda dist: dist.name)
+def test_is_typed_installed_and_of_the_declared_version(dist: dists.Dist) -> None:
+    assert (dist.folder / dist.package / "py.typed").exists()
+    assert (dist.folder / dist.package / "__init__.py").exists()
+    assert (dist.folder / "README.md").exists()
+    assert (dist.folder / "LICENSE").read_bytes() == (dists.ROOT / "LICENSE").read_bytes()
+    assert version(dist.name) == dist.project["version"]
+
+
+@pytest.mark.parametrize("dist", PLUGINS, ids=IDS)
+def test_names_follow_the_folder(dist: dists.Dist) -> None:
+    assert dist.name == f"srtkit-plugin-{dist.folder.name.replace('_', '-')}"
+    groups = {contract.group: contract.short for contract in CONTRACTS.values()}
+    offered = [(groups[group], name) for group, names in dist.entry_points.items() for name in names]
+    short, _, name = dist.folder.name.partition("_")
+    assert (short, (name or short).replace("_", "-")) in offered
+
+
+@pytest.mark.parametrize("dist", PLUGINS, ids=IDS)
+def test_requires_core_and_is_in_a_set(dist: dists.Dist) -> None:
+    assert "srtkit-core" in {Requirement(line).name for line in dist.project["dependencies"]}
+    sets = ALL[0].project["optional-dependencies"]
+    assert dist.name in {Requirement(line).name for lines in sets.values() for line in lines}
+
+
+def test_core_does_not_require_torch() -> None:
+    assert "torch" not in {Requirement(line).name for line in ALL[0].project["dependencies"]}
+
+
+def test_make_installs_every_distribution() -> None:
+    plan = subprocess.run(
+        ["make", "--dry-run", "--always-make", "env"], cwd=dists.ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    installed = [word for before, word in zip(plan.split(), plan.split()[1:], strict=False) if before == "--editable"]
+    assert installed == [f"./{dist.folder.relative_to(dists.ROOT).as_posix()}" for dist in ALL]
+
+
+def test_import_rules_cover_every_plugin() -> None:
+    rules = import_rules.contracts(ALL, import_rules.core_modules())
+    packages = [dist.package for dist in PLUGINS]
+    assert rules["core-knows-no-plugin"]["forbidden_modules"] == packages
+    assert rules["plugins-use-spec"]["source_modules"] == packages
+    assert rules["plugins-are-independent"]["modules"] == packages

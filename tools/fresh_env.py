@@ -1,0 +1,52 @@
+"""A virtual environment in a temporary folder with wheels of dist/ in it: what a user's machine looks like.
+
+Installs under the same constraints as development. Nothing of the checkout is importable there.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+import venv
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.dists import ROOT
+
+
+@dataclass(frozen=True)
+class FreshEnv:
+    """A virtual environment in `folder`; commands run with `folder` as the working directory."""
+
+    folder: Path
+
+    def program(self, name: str) -> str:
+        """Path of an installed script or of `python`."""
+        return str(self.folder / "venv" / "bin" / name)
+
+    def install(self, *arguments: str) -> None:
+        """`pip install` under the constraints. Raises CalledProcessError if it fails."""
+        pip = [self.program("python"), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-compile"]
+        subprocess.run([*pip, "--constraint", str(ROOT / "constraints.txt"), *arguments], check=True)
+
+    def run(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        """Runs a program of this environment to its end and returns what it printed and its exit code."""
+        return subprocess.run(
+            [self.program(command[0]), *command[1:]],
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+
+@contextmanager
+def fresh_env() -> Iterator[FreshEnv]:
+    """Makes an empty environment and removes it afterwards."""
+    with tempfile.TemporaryDirectory(prefix="srtkit-") as name:
+        folder = Path(name)
+        venv.create(folder / "venv", with_pip=True)
+        yield FreshEnv(folder)
