@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from srtkit.plugins.catalogue import DEFAULTS, OFFICIAL, official_distribution
 from srtkit.spec.versions import CONTRACTS
-
 from tools.dists import find
 
 

@@ -6,13 +6,13 @@ import dataclasses
 import json
 
 import pytest
+
 from srtkit.config.settings import load_settings
 from srtkit.plugins.loaded import load_wiring
 from srtkit.plugins.plan import WiredPlugin, WiringPlan
 from srtkit.plugins.registry import discover
 from srtkit.plugins.wiring import wire
 from srtkit.spec.errors import EngineError, PluginBroken, PluginIncompatible, PluginNotFound
-
 from tests.plugins.toys import Site
 
 
@@ -101,7 +101,7 @@ def test_another_version_of_a_distribution_is_refused(plan: WiringPlan, version:
 
 
 def test_a_distribution_that_is_not_installed_here_is_refused(plan: WiringPlan) -> None:
-    with pytest.raises(PluginIncompatible, match="the plan says elsewhere 1.0, here none is installed"):
+    with pytest.raises(PluginIncompatible, match=r"the plan says elsewhere 1\.0, here none is installed"):
         load_wiring(changed(plan, "transport", distribution="elsewhere"))
 
 

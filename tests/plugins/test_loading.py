@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 
 import pytest
+
 from srtkit.plugins.loading import load
 from srtkit.plugins.registry import Offer, discover
 from srtkit.plugins.trace import Trace
 from srtkit.spec.attention import AttentionDescriptor
 from srtkit.spec.errors import PluginBroken, PluginIncompatible
 from srtkit.spec.versions import CONTRACTS
-
 from tests.plugins.toys import DESCRIPTOR, Site, light_module
 
 

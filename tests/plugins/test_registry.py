@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+
 from srtkit.plugins.registry import Offer, Registry, discover
 from srtkit.spec.errors import PluginDuplicate, PluginIncompatible, PluginNotFound
 from srtkit.spec.versions import CONTRACTS
-
 from tests.plugins.toys import Site
 
 EXPLODES = "raise AssertionError('imported')"

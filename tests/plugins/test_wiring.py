@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+
 from srtkit.config.settings import Settings, load_settings
 from srtkit.plugins.plan import WiringPlan
 from srtkit.plugins.registry import discover
 from srtkit.plugins.trace import Trace
 from srtkit.plugins.wiring import wire
 from srtkit.spec.errors import ConfigError, DeviceAbsent, PluginBroken, PluginError, PluginNotFound
-
 from tests.plugins.toys import Site
 
 
@@ -24,8 +23,8 @@ def full(site: Site) -> Site:
     return site
 
 
-def settings(*sets: str, base: Mapping[str, Any] | None = None) -> Settings:
-    return load_settings(None, ["model.source=org/name", *sets], {}, base)
+def settings(*sets: str) -> Settings:
+    return load_settings(None, ["model.source=org/name", *sets], {})
 
 
 def plan_of(site: Site, *sets: str, **wiring: Any) -> WiringPlan:
@@ -70,7 +69,7 @@ def test_the_file_comes_before_the_platform_and_the_platform_before_the_table(fu
 
 
 def test_a_gguf_source_chooses_its_loader(full: Site) -> None:
-    plan = wire(settings(base={}, *["model.source=folder/file.gguf"]), discover([str(full.path)]))[0]
+    plan = plan_of(full, "model.source=folder/file.gguf")
     assert [plugin.name for plugin in plan.of("model_loader")] == ["gguf"]
 
 
@@ -121,10 +120,10 @@ def test_rule_3_nothing_that_is_not_named_is_imported(full: Site) -> None:
         from srtkit.config.settings import load_settings
         from srtkit.plugins.registry import discover
         from srtkit.plugins.wiring import wire
-        wire(load_settings(None, ["model.source=x"], {}), discover())
+        wire(load_settings(None, ["model.source=x"], {}), discover([sys.argv[1]]))
         print(json.dumps(sorted(m for m in sys.modules if m.startswith("toy_"))))
     """
-    assert full.answer(code) == [
+    assert full.answer(code, str(full.path)) == [
         "toy_attention_torch",
         "toy_graph_runner_eager",
         "toy_model_loader_gguf",
@@ -243,7 +242,7 @@ def test_rule_7_a_wrong_option_is_an_error_with_the_files_line(full: Site, tmp_p
 
 
 def test_rule_7_a_wrong_type_is_an_error_with_the_flag_that_caused_it(full: Site) -> None:
-    with pytest.raises(ConfigError, match="--set attention.options.size: Input should be a valid integer"):
+    with pytest.raises(ConfigError, match=r"--set attention\.options\.size: Input should be a valid integer"):
         plan_of(full, "attention.options.size=many")
 
 
@@ -286,5 +285,5 @@ def test_the_trace_tells_who_chose_each_kind(full: Site) -> None:
     assert chosen["attention"] == "torch (by platform)"
     assert chosen["prefix_cache"] == "radix (by default)"
     assert chosen["ops"] == "none (by default)"
-    assert [event.part for event in trace.events if event.action == "load"][0] == "platform:cpu"
+    assert next(event.part for event in trace.events if event.action == "load") == "platform:cpu"
     assert "1 x Toy 1 (toy1)" in {event.detail for event in trace.events if event.action == "probe"}

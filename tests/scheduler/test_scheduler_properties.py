@@ -97,11 +97,11 @@ class Bench:
             self.steps += 1
         progressed = bool(plan.rows)
         while self.in_flight and (len(self.in_flight) > self.depth or not plan.rows):
-            plan, output = self.in_flight.popleft()
-            slots = plan.column(Column.ROW_SLOT).tolist()
-            ends = (plan.column(Column.ROW_START) + plan.column(Column.ROW_N_QUERY)).tolist()
+            due, output = self.in_flight.popleft()
+            slots = due.column(Column.ROW_SLOT).tolist()
+            ends = (due.column(Column.ROW_START) + due.column(Column.ROW_N_QUERY)).tolist()
             self.committed.update(zip(slots, ends, strict=True))
-            self.receive(self.scheduler.commit(plan, output))
+            self.receive(self.scheduler.commit(due, output))
             self.scheduler.check()
             progressed = True
         news = self.scheduler.news()

@@ -26,6 +26,14 @@ from srtkit.spec import hookspecs
 from srtkit.spec.errors import PluginBroken, PluginIncompatible, SrtError
 from srtkit.spec.versions import CONTRACTS
 
+_RETURNS: dict[str, type] = {
+    kind: vars(importlib.import_module(f"srtkit.spec.{kind}"))[
+        vars(hookspecs)[f"srtkit_{kind}"].__annotations__["return"]
+    ]
+    for kind in CONTRACTS
+}
+"""Kind → what its hookspec says that it returns. Imports all kinds, so that the guard covers them, too."""
+
 
 class _OneEntryPoint(NamedExtensionManager[Any]):
     """stevedore over an entry point that we found: its own list comes from a cache on disk that serves
@@ -92,16 +100,9 @@ def _call_hook(offer: Offer, plugin: object) -> Any:
     raise PluginBroken(offer.part, f"the hook {hook} {problem} ({offer})", "see docs/plugins.md")
 
 
-def descriptor_type(kind: str) -> type:
-    """What the hook of a kind returns: its hookspec names the class, which lives in the kind's spec module."""
-    hook = vars(hookspecs)[f"srtkit_{kind}"]
-    found: type = vars(importlib.import_module(f"srtkit.spec.{kind}"))[hook.__annotations__["return"]]
-    return found
-
-
 def _check(offer: Offer, descriptor: Any) -> None:
     """Type, options model and contract version of what the hook returned."""
-    expected = descriptor_type(offer.kind)
+    expected = _RETURNS[offer.kind]
     if not issubclass(type(descriptor), expected):
         cause = f"its hook returned {type(descriptor).__name__}, not {expected.__name__} ({offer})"
         raise PluginBroken(offer.part, cause, "see docs/plugins.md")
