@@ -63,6 +63,14 @@ def test_bos_and_eos_are_written_once(
     assert tokenizer.encode("hi" * 100, add_special=False) == HI * 100
 
 
+def test_a_vocabulary_without_latin_letters_has_its_bos() -> None:
+    backend = Backend(models.BPE({"1": 0, "2": 1}, []))
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens(["<s>"])
+    backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 2)])
+    assert build_tokenizer(TokenizerData(json=backend.to_str())).encode("21") == [2, 1, 0]
+
+
 def test_a_token_may_be_given_as_id_or_as_text() -> None:
     by_text = build_tokenizer(data())
     by_id = build_tokenizer(TokenizerData(json=tokenizer_json(), bos_id=256, eos_ids=(257, 3)))
@@ -161,6 +169,13 @@ def test_pre_tokenizers_cut_as_their_models_do(pre: str, text: str, expected: st
     ids = tokenizer.encode(text, add_special=False)
     assert "|".join(map(tokenizer.token_text, ids)) == expected
     assert tokenizer.decode(ids) == text
+
+
+@pytest.mark.parametrize(("pre", "count"), [("llama-bpe", 1), ("tekken", 1), ("gpt-2", 2)])
+def test_whole_words_are_found_where_the_family_looks_for_them(pre: str, count: int) -> None:
+    tokens = (*ALPHABET, "hi")
+    tokenizer = build_tokenizer(TokenizerData(gguf=GgufVocab("gpt2", pre, tokens, (1,) * 257)))
+    assert len(tokenizer.encode("hi")) == count
 
 
 def test_qwen_composes_characters() -> None:

@@ -32,6 +32,12 @@ def add_assume(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def run_action(arguments: argparse.Namespace) -> int:
+    """Run what the chosen sub-parser set as `action`."""
+    code: int = arguments.action(arguments)
+    return code
+
+
 def read_settings(arguments: argparse.Namespace) -> Settings:
     """The settings that `--config` and `--set` describe."""
     from srtkit.config.settings import load_settings

@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from srtkit.cli.common import add_assume, add_settings
+from srtkit.cli.common import add_assume, add_settings, run_action
 from srtkit.spec.cli import CliCommand
 
 EPILOG = """examples:
@@ -33,12 +33,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     init.add_argument("--platform", metavar="NAME", help="this platform, whatever is here")
     init.add_argument("--detect", action="store_true", help="ask the installed platforms which is here (the default)")
     init.set_defaults(action=_init)
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Run the chosen action."""
-    code: int = arguments.action(arguments)
-    return code
 
 
 def _check(arguments: argparse.Namespace) -> int:
@@ -79,4 +73,4 @@ def _init(arguments: argparse.Namespace) -> int:
     return 0
 
 
-COMMAND = CliCommand("config", "Check a settings file, write one, or print the schema.", configure, run)
+COMMAND = CliCommand("config", "Check a settings file, write one, or print the schema.", configure, run_action)

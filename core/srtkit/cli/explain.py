@@ -17,10 +17,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the explanation."""
-    settings = read_settings(arguments)
-    from srtkit.config.resolve import explain
+    from srtkit.config.prepare import explain
 
-    print(explain(settings, arguments.assume))
+    print(explain(read_settings(arguments), arguments.assume))
     return 0
 
 

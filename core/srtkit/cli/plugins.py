@@ -6,18 +6,16 @@ import argparse
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from srtkit.cli.common import add_assume, add_settings, read_settings, table
+from srtkit.cli.common import add_assume, add_settings, read_settings, run_action, table
 from srtkit.plugins.catalogue import OFFICIAL, official_distribution
-from srtkit.plugins.registry import Registry, discover
+from srtkit.plugins.registry import Offer, Registry, discover
 from srtkit.spec.cli import CliCommand
 from srtkit.spec.errors import ConfigError, PluginError
 from srtkit.spec.versions import CONTRACTS
-
-if TYPE_CHECKING:
-    from srtkit.plugins.registry import Offer
 
 EPILOG = """examples:
   srt plugins list --available
@@ -45,34 +43,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     trace.set_defaults(action=_trace)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Run the chosen action."""
-    code: int = arguments.action(arguments)
-    return code
-
-
 def _list(arguments: argparse.Namespace) -> int:
     registry = discover()
     faults = list(registry.faults)
     used = _used(arguments, registry, faults) if arguments.config else set()
-    plugins = [
-        {
-            "kind": offer.kind,
-            "name": offer.name,
-            "distribution": offer.distribution,
-            "version": offer.version,
-            "entry_point": f"{offer.group}: {offer.value}",
-            "status": _status(offer, offer in used, arguments.config),
-        }
-        for offer in registry.offers
-    ]
+    listed = {offer: _status(offer, offer in used, arguments.config) for offer in registry.offers}
     if arguments.available:
-        plugins += list(_available(registry))
+        listed |= {offer: f"pip install {offer.distribution}" for offer in _not_installed(registry)}
     if arguments.json:
+        plugins = [{**asdict(offer), "status": status} for offer, status in listed.items()]
         print(json.dumps({"plugins": plugins, "faults": faults}, indent=2))
         return 0
-    head = ("KIND", "NAME", "DISTRIBUTION", "VERSION", "STATUS")
-    print(table([head, *([plugin[column.lower()] for column in head] for plugin in plugins)]))
+    rows = [(offer.kind, offer.name, offer.distribution, offer.version, status) for offer, status in listed.items()]
+    print(table([("KIND", "NAME", "DISTRIBUTION", "VERSION", "STATUS"), *rows]))
     for fault in faults:
         print(f"warning: {fault}")
     return 0
@@ -90,19 +73,21 @@ def _used(arguments: argparse.Namespace, registry: Registry, faults: list[str]) 
 
 def _status(offer: Offer, used: bool, file: Path | None) -> str:
     if not offer.speaks_ours:
-        ours = f"v{CONTRACTS[offer.kind].major}" if offer.kind in CONTRACTS else "no such kind"
-        return f"other major: v{offer.major}, this core speaks {ours}"
+        ours = (
+            f"this core speaks v{CONTRACTS[offer.kind].major}" if offer.kind in CONTRACTS else "there is no such kind"
+        )
+        return f"other major: v{offer.major}, {ours}"
     return f"used by {file}" if used else "installed"
 
 
-def _available(registry: Registry) -> Iterator[dict[str, str]]:
+def _not_installed(registry: Registry) -> Iterator[Offer]:
     installed = {(offer.kind, offer.name) for offer in registry.offers}
     for kind, names in OFFICIAL.items():
+        contract = CONTRACTS[kind]
         for name in names:
             if (kind, name) not in installed:
                 dist = official_distribution(kind, name)
-                row = {"kind": kind, "name": name, "distribution": dist, "version": "-", "entry_point": ""}
-                yield {**row, "status": f"pip install {dist}"}
+                yield Offer(kind, name, contract.major, contract.group, "", dist, "-")
 
 
 def _show(arguments: argparse.Namespace) -> int:
@@ -124,7 +109,7 @@ def _show(arguments: argparse.Namespace) -> int:
     if kind == "cli":
         print(f"srt {name} --help")
         return 0
-    many = CONTRACTS[kind].kind in ("graph_runner", "model_loader", "ops", "models")
+    many = kind in ("graph_runner", "model_loader", "ops", "models")
     print(f"[{kind}]\nuse = {json.dumps([offer.name] if many else offer.name)}")
     if descriptor.options.model_fields:
         print("\n".join([f"[{kind}.options.{offer.name}]", *option_lines(descriptor.options)]))
@@ -147,4 +132,4 @@ def _trace(arguments: argparse.Namespace) -> int:
     return 0
 
 
-COMMAND = CliCommand("plugins", "List, show and trace plugins.", configure, run)
+COMMAND = CliCommand("plugins", "List, show and trace plugins.", configure, run_action)

@@ -57,7 +57,7 @@ def serve_settings(arguments: argparse.Namespace, registry: Registry) -> Setting
     if target and target.endswith(".toml"):
         if file:
             raise ConfigError("srt serve", f"got two files, {target} and {file}", "keep one")
-        target, file = None, Path(target)
+        file, target = Path(target), None
     if target:
         sets.insert(0, f"model.source={json.dumps(target)}")
     if file:

@@ -14,8 +14,6 @@ def toml_value(value: object) -> str:
     """A TOML literal; "…" for what has no value."""
     if value is None or value is PydanticUndefined:
         return "…"
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{json.dumps(key)} = {toml_value(item)}" for key, item in value.items()) + " }"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(toml_value, value)) + "]"
     return json.dumps(value, ensure_ascii=False, default=str)

@@ -61,7 +61,8 @@ class StepBuffers:
         self._shared = device.type == "cpu"
         ring = 1 if self._shared else limits.depth + 1
         self._host = [platform.host_buffer((self._layout.words,), torch.int32) for _ in range(ring)]
-        self._device = self._host[0] if self._shared else platform.allocate("workspace", (self._layout.words,), torch.int32)
+        words = (self._layout.words,)
+        self._device = self._host[0] if self._shared else platform.allocate("workspace", words, torch.int32)
         self._page_rows = platform.allocate("workspace", (limits.max_rows, limits.max_pages), torch.int32)
         self._host_rows: Ints = (
             self._page_rows.numpy() if self._shared else np.zeros((limits.max_rows, limits.max_pages), np.int32)

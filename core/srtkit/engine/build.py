@@ -14,13 +14,13 @@ import torch
 from srtkit.config.prepare import choose_loader
 from srtkit.config.resolve import EngineConfig, GroupChoice
 from srtkit.config.settings import Settings
-from srtkit.engine.ops import Binder
+from srtkit.engine.ops import Binder, Offer
 from srtkit.engine.runner import BoundGroup, ModelRunner, TargetProgram
 from srtkit.engine.weights import fill_weights
 from srtkit.plugins.loaded import LoadedPlugins
 from srtkit.scheduler.scheduler import Scheduler, SchedulerLimits
 from srtkit.spec.attention import AttentionBuild, LayerHandle
-from srtkit.spec.errors import SrtError, Unsupported
+from srtkit.spec.errors import Unsupported
 from srtkit.spec.facts import DeviceFacts, Shard
 from srtkit.spec.graph_runner import GraphRunner, GraphRunnerBuild
 from srtkit.spec.kv import FULL
@@ -32,8 +32,8 @@ from srtkit.spec.platform import Platform, PlatformBuild
 from srtkit.spec.prefix_cache import PrefixCacheBuild
 from srtkit.spec.step_plan import StepKey
 
-Progress = Callable[[str, int, int], None]
-"""Called as (what, done, total) while weights are loaded."""
+Progress = Callable[[int, int], None]
+"""Called as (done, total), in bytes, while weights are loaded."""
 
 WARM_UP_TOKENS = 64
 
@@ -55,13 +55,11 @@ def build_engine(
     platform_plugin = loaded.one("platform")
     platform: Platform = platform_plugin.descriptor.build(PlatformBuild(facts, platform_plugin.options))
     device = platform.device(0)
-    binder = Binder(
-        facts,
-        [
-            (one, one.descriptor.build(OpsBuild(platform, 0, config.limits, one.options)))
-            for one in loaded.all("ops")
-        ],
-    )
+    offers = [
+        Offer(one.wired.name, one.descriptor, one.descriptor.build(OpsBuild(platform, 0, config.limits, one.options)))
+        for one in loaded.all("ops")
+    ]
+    binder = Binder(offers, facts)
     model = _load_model(config, loaded, binder, device, path, progress)
     groups = [_bind(choice, config, platform) for choice in config.groups]
     n_layers = max(config.model.attention) + 1
@@ -118,9 +116,7 @@ def _bind(choice: GroupChoice, config: EngineConfig, platform: Platform) -> Boun
     backend = plugin.descriptor.build(build)
     handles = []
     pools = {
-        plane.name: platform.allocate(
-            "kv", (len(group.layers), config.memory.pages, *plane.shape), DTYPES[plane.dtype]
-        )
+        plane.name: platform.allocate("kv", (len(group.layers), config.memory.pages, *plane.shape), DTYPES[plane.dtype])
         for plane in layout.planes
     }
     for i, layer in enumerate(group.layers):
@@ -149,9 +145,4 @@ def _graph_runners(
 def _warm_up(runner: ModelRunner, config: EngineConfig) -> None:
     tokens = min(WARM_UP_TOKENS, config.limits.max_tokens, config.limits.page_size)
     for key in (StepKey(1, tokens, 0), StepKey(1, 1, 1)):
-        try:
-            runner.warm_up(key)
-        except SrtError:
-            raise
-        except Exception as error:
-            raise Unsupported("warm-up", f"a step of {key.tokens} tokens failed: {error!r}", "see the traceback") from error
+        runner.warm_up(key)

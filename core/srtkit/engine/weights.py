@@ -48,7 +48,9 @@ def fill_weights(
 
 
 def _check_names(plan: ModelPlan, stored: Mapping[str, WeightInfo]) -> None:
-    """Everything wanted is stored, everything stored is known."""
+    """Everything wanted is stored, everything stored is known. A source without an index makes any weight."""
+    if not stored:
+        return
     known = {name for entry in plan.weights for name in entry.sources}
     wanted = {name for entry in plan.weights if not entry.tied_to for name in entry.sources}
     if missing := wanted - stored.keys():
@@ -79,9 +81,10 @@ def _targets(
             raise PluginBroken(f"models:{plan.architecture}", f"{entry.parameter} {entry.shape} has {found}")
         row = 0
         for name, shape in zip(entry.sources, entry.source_shapes, strict=True):
-            if stored[name].shape != shape:
+            info = stored.get(name)
+            if info is not None and info.shape != shape:
                 raise LoaderError(
-                    PART, f"{name} is stored as {stored[name].shape}, the config asks for {shape}", "check the config"
+                    PART, f"{name} is stored as {info.shape}, the config asks for {shape}", "check the config"
                 )
             request = _request(entry, name, shape, shard)
             rows = request.stop - request.start if request.dim == 0 else shape[0]
@@ -95,9 +98,9 @@ def _targets(
 def _request(entry: WeightEntry, name: str, shape: tuple[int, ...], shard: Shard) -> WeightRequest:
     """This rank's slice of one source."""
     if entry.slice_dim is None or shard.world == 1:
-        return WeightRequest(name)
+        return WeightRequest(name, shape=shape)
     size = shape[entry.slice_dim] // shard.world
-    return WeightRequest(name, entry.slice_dim, shard.rank * size, (shard.rank + 1) * size)
+    return WeightRequest(name, entry.slice_dim, shard.rank * size, (shard.rank + 1) * size, shape)
 
 
 def _some(names: Iterable[str]) -> str:

@@ -18,15 +18,16 @@ def banner(run: Run, ready: dict[str, Any], url: str, seconds: float) -> list[st
         shown.setdefault(plugin.kind, []).append(f"{plugin.name} {plugin.version}")
     plugins = [f"{kind} {' + '.join(names)}" for kind, names in shown.items()]
     half = -(-len(plugins) // 2)
-    page_size = config.limits.page_size
+    page_size, tokens = config.limits.page_size, (memory.pages - 1) * config.limits.page_size
+    estimate = (memory.weights + memory.workspace) / MIB
     model = run.settings.model.name or run.settings.model.source
     lines = [
         f"srtkit  {model}  ({config.model.architecture}, {config.model.dtype}) on {run.facts.name}",
         "plugins " + " · ".join(plugins[:half]),
         "        " + " · ".join(plugins[half:]),
         f"memory  weights {memory.weights / MIB:,.0f} MiB · KV {memory.kv / MIB:,.0f} MiB reserved: "
-        f"{(memory.pages - 1) * page_size:,} tokens in pages of {page_size} · peak {ready['peak_bytes'] / MIB:,.0f} MiB "
-        f"(estimate {(memory.weights + memory.workspace) / MIB:,.0f} without KV)",
+        f"{tokens:,} tokens in pages of {page_size} · "
+        f"peak {ready['peak_bytes'] / MIB:,.0f} MiB (estimate {estimate:,.0f} without KV)",
         f"limits  context {config.limits.max_context:,} · running {config.limits.max_rows} · "
         f"prompt tokens a step {run.settings.scheduler.chunk_tokens:,} · steps in flight {config.limits.depth}",
         f"ready   in {seconds:.1f} s · {url}",
@@ -46,5 +47,6 @@ def busy_line(stats: Stats, before: Stats | None, seconds: float) -> str:
     hit = f"{100 * cached / prompt:.0f} %" if prompt else "-"
     return (
         f"running {stats.running} · waiting {stats.waiting} · pages {stats.pages_used} used + {stats.cached_pages} "
-        f"cached of {stats.pages_total} · hits {hit} · in {prompt / seconds:,.0f} tok/s · out {output / seconds:,.0f} tok/s"
+        f"cached of {stats.pages_total} · hits {hit} · "
+        f"in {prompt / seconds:,.0f} tok/s · out {output / seconds:,.0f} tok/s"
     )

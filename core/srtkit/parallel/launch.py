@@ -29,11 +29,13 @@ from srtkit.config.settings import Settings
 from srtkit.parallel.banner import banner, busy_line
 from srtkit.serve.app import create_app
 from srtkit.serve.frontend import Frontend
-from srtkit.serve.service import Service, serve_model, start_pump
+from srtkit.serve.model import serve_model
+from srtkit.serve.service import Service, start_pump
 from srtkit.spec.errors import ConfigError, EngineError, SrtError
 from srtkit.spec.messages import Failed, Ready, decode
 from srtkit.spec.transport import Receiver, Transport, TransportBuild
 
+Rank = subprocess.Popen[bytes]
 READY_SECONDS = 1800.0
 STOP_SECONDS = 10.0
 BUSY_SECONDS = 10.0
@@ -48,39 +50,36 @@ class PortInUse(ConfigError):
 def serve(settings: Settings) -> int:
     """Start, serve until stopped, stop everything. Returns the exit code; raises the `SrtError` that ended it."""
     began = time.monotonic()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     run = prepare(settings)
-    listener = _listen(settings.server.host, settings.server.port)
-    with contextlib.closing(listener), _private_folder() as folder, _rank(run, folder) as rank:
-        plugin = run.loaded.one("transport")
+    plugin = run.loaded.one("transport")
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(contextlib.closing(_listen(settings.server.host, settings.server.port)))
+        folder = stack.enter_context(_private_folder())
+        rank = stack.enter_context(_rank(run, folder))
         transport: Transport = plugin.descriptor.build(TransportBuild(folder, plugin.options))
-        with contextlib.closing(transport):
-            inbox = transport.receiver("deltas")
-            model = serve_model(settings, run.description, run.config.limits.max_context)  # while the rank loads
-            ready = _await_ready(inbox, rank)
-            frontend = Frontend(transport.sender("requests"), model.tokenizer, settings.scheduler.max_waiting)
-            service = Service(
-                frontend=frontend,
-                model=model,
-                info=server_info(run, ready),
-                settings=settings.server,
-                degraded=run.wiring.degraded,
-            )
-            url = "http://{}:{}".format(*listener.getsockname()[:2])
-            print("\n".join(banner(run, ready, url, time.monotonic() - began)), flush=True)
-            signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-            try:
-                asyncio.run(_serve_http(service, listener, inbox, rank))
-            finally:
-                if frontend.failure is None:
-                    with contextlib.suppress(subprocess.TimeoutExpired, SrtError):
-                        frontend.control("shutdown")
-                        rank.wait(timeout=STOP_SECONDS)
-            if frontend.failure is not None:
-                raise frontend.failure
+        stack.callback(transport.close)
+        inbox = transport.receiver("deltas")
+        model = serve_model(run)  # while the rank loads
+        ready = _await_ready(inbox, rank)
+        frontend = Frontend(transport.sender("requests"), model.tokenizer, settings.scheduler.max_waiting)
+        service = Service(frontend, model, server_info(run, ready), settings.server, run.wiring.degraded)
+        url = "http://{}:{}".format(*listener.getsockname()[:2])
+        print("\n".join(banner(run, ready, url, time.monotonic() - began)), flush=True)
+        stack.callback(_stop, frontend, rank)
+        asyncio.run(_serve_http(service, listener, inbox, rank))
+        frontend.check()
     return 0
 
 
-async def _serve_http(service: Service, listener: socket.socket, inbox: Receiver, rank: subprocess.Popen[bytes]) -> None:
+def _stop(frontend: Frontend, rank: Rank) -> None:
+    """An orderly end: the rank closes what it holds."""
+    with contextlib.suppress(subprocess.TimeoutExpired, SrtError):
+        frontend.control("shutdown")
+        rank.wait(timeout=STOP_SECONDS)
+
+
+async def _serve_http(service: Service, listener: socket.socket, inbox: Receiver, rank: Rank) -> None:
     loop = asyncio.get_running_loop()
     settings = service.settings
     config = uvicorn.Config(
@@ -94,7 +93,7 @@ async def _serve_http(service: Service, listener: socket.socket, inbox: Receiver
 
     def on_end() -> None:
         if not server.should_exit:
-            service.frontend.fail(service.frontend.failure or _ended(rank))
+            service.fail(service.frontend.failure or _ended(rank))
             server.should_exit = True
 
     def wait_for_rank() -> None:
@@ -103,7 +102,7 @@ async def _serve_http(service: Service, listener: socket.socket, inbox: Receiver
             loop.call_soon_threadsafe(loop.call_later, 0.3, on_end)  # a Failed message may still be on its way
 
     threading.Thread(target=wait_for_rank, name="rank-watch", daemon=True).start()
-    stop_pump = start_pump(inbox, service.frontend, loop)
+    stop_pump = start_pump(inbox, service, loop)
     reporter = asyncio.create_task(_report_while_busy(service))
     try:
         await server.serve(sockets=[listener])
@@ -150,7 +149,7 @@ def _private_folder() -> Iterator[Path]:
 
 
 @contextmanager
-def _rank(run: Run, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+def _rank(run: Run, folder: Path) -> Iterator[Rank]:
     command = [sys.executable, "-m", "srtkit.parallel.worker"]
     rank = subprocess.Popen(command, stdin=subprocess.PIPE)
     try:
@@ -169,7 +168,7 @@ def _rank(run: Run, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
             rank.wait()
 
 
-def _await_ready(inbox: Receiver, rank: subprocess.Popen[bytes]) -> dict[str, Any]:
+def _await_ready(inbox: Receiver, rank: Rank) -> dict[str, Any]:
     deadline = time.monotonic() + READY_SECONDS
     while time.monotonic() < deadline:
         gone = rank.poll() is not None  # before looking, so that a last message is seen
@@ -186,7 +185,7 @@ def _await_ready(inbox: Receiver, rank: subprocess.Popen[bytes]) -> dict[str, An
     raise EngineError("rank 0", f"is not ready after {READY_SECONDS:.0f} s", "see its output above")
 
 
-def _ended(rank: subprocess.Popen[bytes]) -> SrtError:
+def _ended(rank: Rank) -> SrtError:
     code = rank.poll()
     how = f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"ended with code {code}"
     remedy = "if the system was short of memory, lower memory.fraction" if code == -signal.SIGKILL else ""

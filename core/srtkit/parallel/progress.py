@@ -8,15 +8,15 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def load_progress() -> Iterator[Callable[[str, int, int], None]]:
-    """Yields progress(what, done, total)."""
+def load_progress() -> Iterator[Callable[[int, int], None]]:
+    """Yields progress(done, total), in bytes."""
     if not sys.stderr.isatty():
-        yield lambda what, done, total: None
+        yield lambda done, total: None
         return
-    from rich.console import Console  # noqa: PLC0415 - costs 50 ms that only a terminal needs
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn  # noqa: PLC0415
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("loading", total=None)
-        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
+        task = bar.add_task("loading weights", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -37,9 +37,9 @@ def main() -> int:
         plugin = loaded.one("transport")
         transport = plugin.descriptor.build(TransportBuild(Path(spec.folder), plugin.options))
         inbox, outbox = transport.receiver("requests"), transport.sender("deltas")
-        from srtkit.engine.build import build_engine  # noqa: PLC0415 - torch is imported only once all else is right
-        from srtkit.engine.loop import EngineLoop  # noqa: PLC0415
-        from srtkit.parallel.progress import load_progress  # noqa: PLC0415
+        from srtkit.engine.build import build_engine
+        from srtkit.engine.loop import EngineLoop
+        from srtkit.parallel.progress import load_progress
 
         with load_progress() as progress:
             built = build_engine(settings, loaded, spec.facts, config, Path(spec.path), progress)

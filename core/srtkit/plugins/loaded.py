@@ -68,17 +68,18 @@ def _load_wired(wired: WiredPlugin, trace: Trace | None) -> LoadedPlugin:
         version = importlib.metadata.version(wired.distribution)
     except importlib.metadata.PackageNotFoundError:
         version = "none"
-    if version != wired.version:
-        cause = f"the plan says {wired.distribution} {wired.version}, here {version} is installed"
-        raise PluginIncompatible(wired.part, cause, "install the same versions on every host")
+    _same(wired, f"{wired.distribution} {wired.version}", f"{wired.distribution} {version}")
     descriptor = load(wired.offer, trace=trace)
-    if descriptor.contract != wired.contract:
-        cause = f"the plan says contract {wired.contract}, here it speaks {descriptor.contract}"
-        raise PluginIncompatible(wired.part, cause, "install the same versions on every host")
+    _same(wired, f"contract {wired.contract}", f"contract {descriptor.contract}")
     try:
         options = descriptor.options.model_validate(wired.options)
     except ValidationError as error:
         raise PluginBroken(wired.part, f"refuses the plan's options: {error}", "restart after a re-install") from None
-    if options.model_dump(mode="json") != wired.options:
-        raise PluginBroken(wired.part, "reads the plan's options differently here", "restart after a re-install")
+    _same(wired, f"options {wired.options}", f"options {options.model_dump(mode='json')}")
     return LoadedPlugin(wired, descriptor, options)
+
+
+def _same(wired: WiredPlugin, planned: str, here: str) -> None:
+    if planned != here:
+        cause = f"the plan says {planned}, here it is {here}"
+        raise PluginIncompatible(wired.part, cause, "install the same versions on every host, and restart")

@@ -98,23 +98,19 @@ class Registry:
 
 
 def _duplicate(offers: list[Offer]) -> PluginDuplicate:
-    by_dist = [f"{offer.distribution} {offer.version}" for offer in offers]
-    first = offers[0]
-    return PluginDuplicate(
-        first.part,
-        f"is offered more than once: by {' and '.join(by_dist)}",
-        f'choose one: use = "{first.distribution}:{first.name}", or uninstall the other',
-    )
+    first, second, *_ = offers
+    cause = "is offered more than once: by " + " and ".join(f"{o.distribution} {o.version}" for o in offers)
+    choice = f'choose one: use = "{first.distribution}:{first.name}", or uninstall the other'
+    if first.distribution == second.distribution:
+        choice = f"use a version of {first.distribution} with one entry point of that name"
+    return PluginDuplicate(first.part, cause, choice)
 
 
 def _incompatible(offer: Offer) -> PluginIncompatible:
     ours = CONTRACTS[offer.kind].major
-    newer = offer.major > ours
-    return PluginIncompatible(
-        offer.part,
-        f"speaks {offer.kind} v{offer.major}, this core speaks v{ours} ({offer})",
-        "pip install --upgrade " + ("srtkit-core" if newer else offer.distribution),
-    )
+    cause = f"speaks {offer.kind} v{offer.major}, this core speaks v{ours} ({offer})"
+    older = "srtkit-core" if offer.major > ours else offer.distribution
+    return PluginIncompatible(offer.part, cause, f"pip install --upgrade {older}")
 
 
 def discover(path: Sequence[str] | None = None) -> Registry:

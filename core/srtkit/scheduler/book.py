@@ -1,9 +1,9 @@
 """Who holds which page: the pool, the prefix cache and the columns brought together. Plans nothing.
 
-    waiting ──lend──▶ leased prefix        (cache's pages, pinned)
-            ──grow──▶ + own pages          (in use)
-            ──keep──▶ own whole pages become the cache's, still pinned
-            ──end───▶ keep, then what is left retires with the slot until in_flight is 0
+waiting ──lend──▶ leased prefix        (cache's pages, pinned)
+        ──grow──▶ + own pages          (in use)
+        ──keep──▶ own whole pages become the cache's, still pinned
+        ──end───▶ keep, then what is left retires with the slot until in_flight is 0
 """
 
 from __future__ import annotations

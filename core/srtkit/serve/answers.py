@@ -1,4 +1,4 @@
-"""Sends a job's answer, whole or as server-sent events, and notices when the client hangs up.
+"""Sends a job's answer, whole or as server-sent events; notices when the client hangs up.
 
 Knows no format: a `Shape` turns pieces into bytes. A slow client blocks its own stream only; what arrives
 meanwhile is merged into its next event.
@@ -15,10 +15,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from srtkit.serve.errors import error_body, json_response
+from srtkit.serve.errors import RequestError, error_body, json_response
 from srtkit.serve.generation import Piece
 from srtkit.serve.service import Job, Service
-from srtkit.spec.errors import EngineError
 
 T = TypeVar("T")
 
@@ -78,7 +77,7 @@ def _or_error(data: object, piece: Piece) -> object:
 
 
 async def answer(service: Service, request: Request, job: Job, shape: Shape, stream: bool) -> Response:
-    """The response to a request whose body has been read. Raises `EngineError` if a generation failed."""
+    """The response to a request whose body has been read. Raises the error a generation failed with."""
     if stream:
         return EventStream(service, job, shape)
     try:
@@ -89,7 +88,7 @@ async def answer(service: Service, request: Request, job: Job, shape: Shape, str
         service.metrics.answered(HUNG_UP)
         return Response(status_code=HUNG_UP)
     if failed := next((piece.error for piece in pieces if piece.finish_reason == "error"), ""):
-        raise EngineError("engine", failed)
+        raise service.frontend.failure or RequestError("", failed, status=500, code="generation_failed")
     service.metrics.answered(200)
     return json_response(shape.whole(pieces))
 

@@ -119,13 +119,3 @@ class Generation:
             self.pending.merge(piece)
         if self.on_news is not None:
             self.on_news()
-
-
-async def news(generations: Sequence[Generation]) -> list[tuple[int, Piece]]:
-    """Wait until some of them have news; all that is new, by position. In the event loop that feeds them."""
-    while not (found := [(i, piece) for i, one in enumerate(generations) if (piece := one.take()) is not None]):
-        waiter = asyncio.get_running_loop().create_future()
-        for one in generations:
-            one._waiter = waiter
-        await waiter
-    return found

@@ -18,13 +18,16 @@ from msgspec.structs import replace
 from srtkit.scheduler.columns import MAX_STOP_IDS
 from srtkit.serve.errors import RequestError
 from srtkit.serve.generation import Prompt
-from srtkit.serve.requests import GenerationFields, Prompts
+from srtkit.serve.requests import GenerationFields
 from srtkit.spec.messages import Sampling
 from srtkit.text.chat import ChatTemplate
 from srtkit.text.tokenizer import Tokenizer
 
 N = TypeVar("N", int, float)
 R = TypeVar("R")
+
+Prompts = str | Sequence[str | int | list[int]]
+"""A text, its token ids, or a list of either."""
 
 LONG_TEXT = 20_000
 """From so many characters on, tokenizing would hold up the event loop: it goes to a thread."""
@@ -94,7 +97,7 @@ async def token_lists(model: ServedModel, prompts: Prompts, param: str) -> list[
             ids = await off_loop(len(item), partial(encode, model, item, param, add_special=True))
         elif isinstance(item, list):
             ids = cast(list[int], item)
-            _check_ids(ids, model, param)
+            check_ids(ids, model, param)
         else:
             raise RequestError(param, "texts and token ids cannot be mixed in one list", code="invalid_value")
         check_length(len(ids), model, param)
@@ -107,11 +110,11 @@ def check_length(n: int, model: ServedModel, param: str) -> None:
     if n == 0:
         raise RequestError(param, "the prompt is empty", code="invalid_value")
     if n >= model.max_context:
-        cause = f"the prompt has {n} tokens; the context is {model.max_context} tokens, and one must be left to generate"
+        cause = f"the prompt has {n} tokens; the context holds {model.max_context}, one of them to be generated"
         raise RequestError(param, cause, "shorten the prompt", code="context_length_exceeded")
 
 
-def _check_ids(ids: Sequence[int], model: ServedModel, param: str) -> None:
+def check_ids(ids: Sequence[int], model: ServedModel, param: str) -> None:
     wrong = [id_ for id_ in (min(ids), max(ids)) if not 0 <= id_ < model.vocab_size] if ids else []
     if wrong:
         cause = f"token id {wrong[0]} is outside of the vocabulary (0 to {model.vocab_size - 1})"
@@ -147,7 +150,7 @@ def build_prompts(
 def _sampling(fields: GenerationFields, model: ServedModel, max_tokens: int) -> Sampling:
     defaults = model.defaults
     temperature = _given(fields.temperature, defaults.temperature)
-    _check_ids(fields.stop_token_ids, model, "stop_token_ids")
+    check_ids(fields.stop_token_ids, model, "stop_token_ids")
     eos_ids = () if fields.ignore_eos else defaults.stop_ids
     stop_ids = tuple(dict.fromkeys((*eos_ids, *fields.stop_token_ids)))
     if len(stop_ids) > MAX_STOP_IDS:

@@ -20,13 +20,11 @@ T = TypeVar("T", bound=msgspec.Struct)
 MAX_N = 128
 MAX_STOPS = 16
 MAX_LOGPROBS = 20
-_INT64 = 2**63
 
 Text = Annotated[str, Meta(min_length=1)]
+Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Tokens = Annotated[int, Meta(ge=1)]
 Logprobs = Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)]
-Prompts = str | list[str | int | list[int]]
-"""A text, its token ids, or a list of either."""
 
 
 class GenerationFields(msgspec.Struct, kw_only=True):
@@ -41,7 +39,7 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    seed: Annotated[int, Meta(ge=-_INT64, lt=_INT64)] | None = None
+    seed: Int64 | None = None
     max_tokens: Tokens | None = None
     max_completion_tokens: Tokens | None = None
     max_new_tokens: Tokens | None = None
@@ -51,7 +49,7 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
-    priority: Annotated[int, Meta(ge=-_INT64, lt=_INT64)] = 0
+    priority: Int64 = 0
     cache_salt: str = ""
 
     def wanted_tokens(self) -> int | None:
@@ -103,9 +101,7 @@ NOT_YET: Mapping[str, tuple[object, ...]] = {
     "no_stop_trim": (False,),
     "return_logprob": (False,),
     "continuous_usage_stats": (False,),
-    **dict.fromkeys(
-        ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "guided_decoding_backend"), ()
-    ),
+    **dict.fromkeys(("guided_json", "guided_regex", "guided_choice", "guided_grammar", "guided_decoding_backend"), ()),
     **dict.fromkeys(("structured_outputs", "json_schema", "regex", "ebnf", "structural_tag", "stop_regex"), ()),
     **dict.fromkeys(("prompt_logprobs", "top_logprobs_num", "token_ids_logprob", "logprob_start_len"), ()),
     **dict.fromkeys(("allowed_token_ids", "bad_words", "logits_processors", "custom_logit_processor"), ()),

@@ -17,7 +17,7 @@ from uuid import uuid4
 from srtkit.config.settings import ServerSection
 from srtkit.serve.errors import RequestError
 from srtkit.serve.frontend import Frontend
-from srtkit.serve.generation import Generation, Piece, Prompt, news
+from srtkit.serve.generation import Generation, Piece, Prompt
 from srtkit.serve.metrics import Metrics
 from srtkit.serve.prompts import ServedModel
 from srtkit.spec.errors import EngineError, SrtError, TransportTimeout
@@ -44,10 +44,15 @@ class Job:
         self._arrived = arrived
         self._metrics = metrics
         self._last = [0.0] * len(generations)  # when each had news; 0 before its first token
+        self._woken = asyncio.Event()
+        for generation in generations:
+            generation.on_news = self._woken.set
 
     async def news(self) -> list[tuple[int, Piece]]:
         """Wait for something new of any generation; all that is new, by index."""
-        found = await news(self.generations)
+        while not (found := [(i, piece) for i, one in enumerate(self.generations) if (piece := one.take())]):
+            self._woken.clear()
+            await self._woken.wait()
         now = time.monotonic()
         for index, piece in found:
             if piece.token_ids:
@@ -209,8 +214,10 @@ def start_pump(receiver: Receiver, service: Service, loop: asyncio.AbstractEvent
                 if batch:
                     call(service.feed, [decode(frames[0]) for frames in batch])
         except SrtError as error:
-            if not stop.is_set():
-                call(service.fail, error)
+            call(service.fail, error)
+        except Exception as error:  # without a pump every client would wait for ever
+            _log.exception("messages of the engine cannot be read")
+            call(service.fail, EngineError("engine", f"its messages cannot be read: {error!r}"))
 
     thread = threading.Thread(target=pump, name="srtkit-pump", daemon=True)
     thread.start()

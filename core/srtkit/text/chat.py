@@ -95,12 +95,11 @@ class ChatTemplate:
             raise ChatError(_PART, f"it refused the messages: {error}", remedy) from error
 
     def _shows(self, content: object) -> bool:
-        """Whether a user message of this content comes out as its text, not as a printed list."""
+        """Whether the text of a user message with this content comes out."""
         try:
-            text = self._render([{"role": "user", "content": content}], {"add_generation_prompt": True, "tools": None})
+            return _PROBE in self._render([{"role": "user", "content": content}], {"add_generation_prompt": True})
         except SrtError:
             return False
-        return _PROBE in text and repr(content) not in text
 
     def _converted(self, message: Mapping[str, Any]) -> dict[str, Any]:
         content = message.get("content")

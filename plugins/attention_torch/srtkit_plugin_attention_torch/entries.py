@@ -72,7 +72,10 @@ class Entries:
         self.latent = names == ("latent", "rope")
         first, second = names
         self.first = TokenPlane(layer.planes[first], scales.get("k"))
-        self.second = TokenPlane(layer.planes[second], scales.get("v" if not self.latent else "k"))
+        self.second = TokenPlane(layer.planes[second], scales.get("k" if self.latent else "v"))
+        self.rows: tuple[Tensor, Tensor] | None = None  # both planes as [slots, entry size], if both have that form
+        if self.first.rows is not None and self.second.rows is not None:
+            self.rows = (self.first.rows, self.second.rows)
 
     def keys_and_values(self, slots: Tensor) -> tuple[Tensor, Tensor]:
         """What attention sees at int64 `slots` [n]: float32 [n, kv_heads, head_dim] and [n, kv_heads, v_head_dim].

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 
-def visible(n_query: int, n_key: int, window: int = 0, causal: bool = True) -> Tensor:
+def visible(n_query: int, n_key: int, window: int, causal: bool, device: torch.device) -> Tensor:
     """Which keys each query sees, bool [n_query, n_key]: the last query stands at the last key.
 
     A window is W visible tokens, itself included; 0 means all earlier ones.
     """
-    key = torch.arange(n_key)
-    query = torch.arange(n_key - n_query, n_key).unsqueeze(1)
-    see = key <= query if causal else torch.ones(n_query, n_key, dtype=torch.bool)
+    key = torch.arange(n_key, device=device)
+    query = torch.arange(n_key - n_query, n_key, device=device).unsqueeze(1)
+    see = key <= query if causal else torch.ones(n_query, n_key, dtype=torch.bool, device=device)
     return see & (key > query - window) if window else see
 
 

@@ -1,0 +1,87 @@
+"""The cache that caches nothing, by the same machine as the others and by its own words."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import entry_points
+
+import numpy as np
+import pluggy
+import pytest
+
+import srtkit_plugin_cache_chunk as plugin
+from plugins.cache_radix.tests.cache_machine import check_cache
+from srtkit.spec import hookspecs
+from srtkit.spec.capabilities import No, NoOptions
+from srtkit.spec.kv import FULL, Component
+from srtkit.spec.prefix_cache import CacheKey, PrefixCache, PrefixCacheBuild
+from srtkit.spec.versions import CONTRACTS
+
+KEY = CacheKey(np.arange(10, dtype=np.int32))
+PAGES = {"full": np.array([5, 6, 7], np.int32)}
+
+
+def chunk(page_size: int = 4, names: tuple[str, ...] = ("full",)) -> PrefixCache:
+    components = tuple(Component(name) for name in names)
+    return plugin.build(PrefixCacheBuild(page_size, components, NoOptions()))
+
+
+@pytest.mark.parametrize("page_size", [1, 16, 256])
+def test_machine(page_size: int) -> None:
+    check_cache(chunk, page_size)
+
+
+def test_machine_with_two_components() -> None:
+    check_cache(chunk, 4, ("full", "indexer"))
+
+
+def test_every_page_stays_the_callers() -> None:
+    cache = chunk()
+    lease, remaps = cache.insert(cache.match(KEY), KEY, PAGES, 8)
+    assert (lease.length, lease.pages["full"].tolist(), remaps) == (0, [], [])
+    assert cache.stats().cached_pages == {"full": 0}
+    assert cache.release(lease).pages["full"].tolist() == []
+    assert cache.peek([KEY]) == [0]
+    assert cache.evictable("full") == 0
+
+
+def test_a_lease_ends_once() -> None:
+    cache = chunk()
+    lease = cache.match(KEY)
+    longer, _ = cache.insert(lease, KEY, PAGES, 8)
+    with pytest.raises(AssertionError, match="ended already"):
+        cache.release(lease)
+    cache.release(longer)
+    with pytest.raises(AssertionError, match="ended already"):
+        cache.release(longer)
+
+
+def test_takes_components_that_nobody_can_share() -> None:
+    state = Component("state", kind="slot", reach="snapshot")
+    local = Component("local", reach="window", window=64)
+    declared = plugin.capabilities(NoOptions())
+    assert {state.reach, local.reach, FULL.reach} <= declared.reaches
+    assert isinstance(declared.shares, No)
+    assert "own pages" in declared.shares.reason
+    lease = plugin.build(PrefixCacheBuild(16, (FULL, state, local), NoOptions())).match(KEY)
+    assert {name: len(pages) for name, pages in lease.pages.items()} == {"full": 0, "state": 0, "local": 0}
+
+
+def test_the_hook_is_registered_and_found_by_name() -> None:
+    manager = pluggy.PluginManager(hookspecs.PROJECT)
+    manager.add_hookspecs(hookspecs)
+    manager.register(plugin)
+    manager.check_pending()
+    (descriptor,) = manager.hook.srtkit_prefix_cache()
+    assert descriptor.contract == CONTRACTS["prefix_cache"].version
+    (point,) = entry_points(group=CONTRACTS["prefix_cache"].group, name="chunk")
+    assert point.load() is plugin
+
+
+def test_the_descriptor_is_light() -> None:
+    code = (
+        "import sys, srtkit_plugin_cache_chunk as p; p.srtkit_prefix_cache()\n"
+        "assert not {'torch', 'srtkit_plugin_cache_chunk.cache'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

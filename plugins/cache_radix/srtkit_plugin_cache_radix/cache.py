@@ -79,12 +79,12 @@ class RadixCache(PrefixCache):
     def insert(self, lease: Lease, key: CacheKey, pages: Mapping[str, Ints], upto: int) -> tuple[Lease, list[Remap]]:
         """Take the whole pages below `upto`; under a lease from before the last reset, none."""
         hold = _hold(lease)
-        if hold.age != self._age:
-            return lease, []
-        count = upto // self._page_size
-        assert count >= hold.pages.shape[1], "insert ends before its lease"
+        leased, count = hold.pages.shape[1], upto // self._page_size
+        assert count >= leased, "insert ends before its lease"
         mine = np.stack([pages[name][:count] for name in self._names])
         assert mine.shape[1] == count, "insert covers less than it says"
+        if hold.age != self._age:
+            return lease, self._remaps(mine[:, :leased], hold.pages)
         segment = segment_of(key, count * self._page_size)
         self._now += 1
         node, parts = hold.node, [hold.pages]
@@ -164,7 +164,7 @@ class RadixCache(PrefixCache):
 
     def _grown(self, parent: Node, segment: Segment, pages: Ints) -> Node:
         """A new leaf below `parent`."""
-        node = self._tree.attach(parent, segment, pages)
+        node = self._tree.attach(parent, segment, pages, self._now)
         if self._log is not None:
             self._log.stored(node)
         return node

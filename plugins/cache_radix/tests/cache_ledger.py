@@ -31,9 +31,9 @@ def prompt_pool(page_size: int) -> list[Prompt]:
     """Prompts that share, nearly share, and must not share their pages; the nearest stand side by side."""
     page = page_size
     half = page // 2
-    story = np.arange(1, 5 * page + 1)
-    other = np.arange(1, 5 * page + 1) + 7 * page
-    zeros = np.zeros(page)
+    story = np.arange(1, 5 * page + 1, dtype=np.int32)
+    other = story + np.int32(7 * page)
+    zeros = np.zeros(page, np.int32)
     again = np.tile(story[:page], 4)
     late = (3 * page, 4 * page, b"image-a")
     return _numbered(
@@ -61,7 +61,7 @@ def prompt_pool(page_size: int) -> list[Prompt]:
 
 
 def _key(parts: Sequence[Ints], namespace: bytes = b"", spans: tuple[tuple[int, int, bytes], ...] = ()) -> CacheKey:
-    return CacheKey(np.concatenate(parts).astype(np.int32), namespace, spans)
+    return CacheKey(np.concatenate(parts), namespace, spans)
 
 
 def _numbered(page_size: int, keys: Iterable[CacheKey]) -> list[Prompt]:

@@ -100,7 +100,7 @@ def _tensor(cursor: _Cursor) -> TensorEntry:
 
 
 def _placed(table: list[TensorEntry], base: int, alignment: int, size: int) -> tuple[TensorEntry, ...]:
-    """The table with positions in the file, each checked to lie in it."""
+    """The table with positions in the file, in their order, each checked to lie in it."""
     names: set[str] = set()
     placed = []
     for entry in table:
@@ -112,7 +112,7 @@ def _placed(table: list[TensorEntry], base: int, alignment: int, size: int) -> t
         if base + entry.start >= size:
             raise ValueError(f"it ends at byte {size}, before the tensor {entry.name!r} starts")
         placed.append(TensorEntry(entry.name, entry.shape, entry.type, base + entry.start))
-    return tuple(placed)
+    return tuple(sorted(placed, key=lambda entry: entry.start))
 
 
 class _Cursor:

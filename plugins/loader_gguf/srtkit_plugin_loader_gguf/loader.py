@@ -20,7 +20,6 @@ import torch
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 
-from srtkit.spec.errors import LoaderError
 from srtkit.spec.model_loader import ModelLoader, ModelLoaderBuild, WeightInfo, WeightRequest
 from srtkit_plugin_loader_gguf.config import REMEDY
 from srtkit_plugin_loader_gguf.header import TensorEntry, damaged, refusal
@@ -122,23 +121,24 @@ class GgufLoader(ModelLoader):
 
     def _tensor(self, stored: Stored, request: WeightRequest) -> torch.Tensor:
         """The requested slice: pick rows or blocks as bytes, dequantise, cut what the blocks had too much."""
-        if stored.path not in self._files:
-            raise LoaderError("model_loader:gguf", f"{stored.path}: was closed while it was being read")
-        start = stored.entry.start
-        raw: Bytes = self._files[stored.path][start : start + stored.nbytes]
+        file = self._files.get(stored.path)
+        if file is None:
+            raise refusal(stored.path, "was closed while it was being read")
+        raw: Bytes = file[stored.entry.start : stored.entry.start + stored.nbytes]
         raw = raw.reshape(*stored.shape[:-1], stored.row_bytes)
-        if request.dim == len(stored.shape) - 1:
-            first, last = request.start // stored.block, -(-request.stop // stored.block)
-            raw = raw[..., first * stored.block_bytes : last * stored.block_bytes]
-        rows = slice(None) if request.dim != 0 else slice(request.start, request.stop)
+        last, start, stop = len(stored.shape) - 1, request.start, request.stop
+        first_block = start // stored.block
+        if request.dim == last:
+            end_block = -(-stop // stored.block)
+            raw = raw[..., first_block * stored.block_bytes : end_block * stored.block_bytes]
         if stored.heads:
-            raw = raw[_row_order(stored.shape[0], stored.heads)[rows]]
-        elif request.dim is not None and request.dim < len(stored.shape) - 1:
-            raw = raw[(slice(None),) * request.dim + (slice(request.start, request.stop),)]
+            order = _row_order(stored.shape[0], stored.heads)
+            raw = raw[order[start:stop] if request.dim == 0 else order]
+        elif request.dim is not None and request.dim < last:
+            raw = raw[(slice(None),) * request.dim + (slice(start, stop),)]
         tensor = self._values(raw, stored)
-        if request.dim == len(stored.shape) - 1:
-            skip = request.start - first * stored.block
-            tensor = tensor.narrow(-1, skip, request.stop - request.start)
+        if request.dim == last:
+            tensor = tensor.narrow(-1, start - first_block * stored.block, stop - start)
         return tensor if len(stored.entry.shape) > 1 else tensor.squeeze(-1)
 
     def _values(self, raw: Bytes, stored: Stored) -> torch.Tensor:

@@ -100,7 +100,6 @@ def test_only_the_pages_of_a_slice_are_read(tmp_path: Path) -> None:
     [(_, part)] = loader.read([WeightRequest("w", 0, 2048, 2048 + 64)])
     assert part.sum() == part.numel()
     assert part.nbytes <= resident(tmp_path / "model.safetensors") <= 4 * part.nbytes
-    del loader
 
 
 def resident(file: Path) -> int:

@@ -27,7 +27,7 @@ ROPE_KEYS: dict[str, frozenset[str]] = {
 
 @dataclass(frozen=True)
 class RopeConfig:
-    """`kind` is one of `ROPE_KEYS`; `parameters` has its keys, `original_max_position_embeddings` filled in."""
+    """`kind` is one of `ROPE_KEYS`; `parameters` are its other keys, `original_max_position_embeddings` filled in."""
 
     kind: str
     theta: float
@@ -136,7 +136,8 @@ def _read_rope(architecture: str, given: Mapping[str, Any]) -> RopeConfig:
     theta = parameters.get("rope_theta") or given.get("rope_theta") or DEFAULT_THETA
     original = given.get("original_max_position_embeddings") or parameters.get("original_max_position_embeddings")
     parameters["original_max_position_embeddings"] = original or given["max_position_embeddings"]
-    return RopeConfig(kind, float(theta), parameters)
+    rest = {key: value for key, value in parameters.items() if key not in ("rope_theta", "rope_type", "type")}
+    return RopeConfig(kind, float(theta), rest)
 
 
 def _max_context(positions: int, rope: RopeConfig) -> int:

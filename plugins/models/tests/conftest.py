@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
+
 import srtkit_plugin_models
 import srtkit_plugin_ops_cpu
-import torch
 from srtkit.engine.ops import Binder, Offer
 from srtkit.engine.weights import fill_weights
 from srtkit.spec.attention import (
@@ -33,7 +35,6 @@ from srtkit.spec.model_loader import ModelLoader, WeightInfo, WeightRequest
 from srtkit.spec.models import Model, ModelBuild, ModelInputs, ModelOutput, PlanRequest
 from srtkit.spec.platform import Communicator
 from srtkit_plugin_ops_cpu.provider import CpuOps
-from torch import Tensor
 
 CPU = DeviceFacts(platform="cpu", name="test", architecture="x86_64")
 

@@ -40,7 +40,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-dynamic": ("Llama", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 500.0, "factor": 2.0}}),
     "llama-yarn": ("Llama", {"rope_parameters": YARN}),
     "llama-yarn-scale": ("Llama", {"rope_parameters": YARN | {"attention_factor": 1.3, "beta_fast": 16.0}}),
-    "llama-yarn-mscale": ("Llama", {"rope_parameters": YARN | {"mscale": 1.2, "mscale_all_dim": 0.7, "truncate": False}}),
+    "llama-yarn-mscale": (
+        "Llama",
+        {"rope_parameters": YARN | {"mscale": 1.2, "mscale_all_dim": 0.7, "truncate": False}},
+    ),
     "mistral": ("Mistral", {"sliding_window": None}),
     "mistral-window": ("Mistral", {"sliding_window": 7}),
     "qwen2": ("Qwen2", {}),

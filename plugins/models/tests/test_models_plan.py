@@ -9,6 +9,7 @@ from math import prod
 from typing import Any
 
 import pytest
+
 from srtkit.spec.errors import Unsupported
 from srtkit.spec.facts import Shard
 from srtkit.spec.models import ModelPlan, PlanRequest
@@ -71,7 +72,8 @@ def test_the_plugin_plans_without_torch() -> None:
         f"m.srtkit_models().plan(PlanRequest({SMOLLM2!r}, 'auto', 'auto'))\n"
         "sys.exit('torch' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False, env={"PYTHONPATH": ":".join(sys.path)}).returncode == 0
+    done = subprocess.run([sys.executable, "-c", code], check=False, env={"PYTHONPATH": ":".join(sys.path)})
+    assert done.returncode == 0
 
 
 def test_a_plan_of_llama_31() -> None:
@@ -168,7 +170,10 @@ def test_windows(config: dict[str, Any], windows: list[int]) -> None:
         ("attention_bias", {"architectures": ["MistralForCausalLM"], "attention_bias": True}),
         ("rope_type", {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}}),
         ("rope_parameters.factor", {"rope_parameters": {"rope_type": "linear"}}),
-        ("rope_parameters.low_freq_factor", {"rope_parameters": {"rope_type": "llama3", "factor": 8, "high_freq_factor": 4}}),
+        (
+            "rope_parameters.low_freq_factor",
+            {"rope_parameters": {"rope_type": "llama3", "factor": 8, "high_freq_factor": 4}},
+        ),
         ("rope_parameters", {"rope_parameters": {"full_attention": {"rope_type": "default"}}}),
         ("rope_scaling", {"rope_scaling": {"type": "linear", "factor": 2.0}}),
     ],

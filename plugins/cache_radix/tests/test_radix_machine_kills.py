@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import Phase, settings
 
 from plugins.cache_radix.tests.cache_machine import SETTINGS, check_cache
-from plugins.cache_radix.tests.test_machine import radix
+from plugins.cache_radix.tests.test_radix_machine import radix
 from srtkit.spec.prefix_cache import CacheKey, Evicted
 from srtkit_plugin_cache_radix import cache as cache_module
 from srtkit_plugin_cache_radix.cache import RadixCache
@@ -49,7 +50,7 @@ def pads_the_last_page(patch: pytest.MonkeyPatch) -> None:
 
     def wrong(self: RadixCache, lease: Any, key: CacheKey, pages: Any, upto: int) -> Any:
         missing = -upto % 4
-        padded = replace(key, ids=cache_module.np.pad(key.ids[:upto], (0, missing)))
+        padded = replace(key, ids=np.pad(key.ids[:upto], (0, missing)))
         return insert(self, lease, padded, pages, upto + missing)
 
     patch.setattr(RadixCache, "insert", wrong)
@@ -58,6 +59,12 @@ def pads_the_last_page(patch: pytest.MonkeyPatch) -> None:
 def keeps_one_page(self: RadixCache, component: str, n: int) -> Evicted:
     evicted = RIGHT_EVICT(self, component, n)
     return Evicted({name: pages[1:] for name, pages in evicted.pages.items()})
+
+
+def ages_nothing(self: RadixCache) -> Evicted:
+    evicted = RIGHT_RESET(self)
+    self._age = 0
+    return evicted
 
 
 def unpins_twice(self: Tree, node: Node) -> None:
@@ -81,7 +88,8 @@ def splits_without_hold(self: Tree, node: Node, at: int) -> Node:
     return upper
 
 
-RIGHT_EVICT, RIGHT_UNPIN, RIGHT_PIN, RIGHT_SPLIT = RadixCache.evict, Tree.unpin, Tree.pin, Tree.split
+RIGHT_EVICT, RIGHT_RESET = RadixCache.evict, RadixCache.reset
+RIGHT_UNPIN, RIGHT_PIN, RIGHT_SPLIT = Tree.unpin, Tree.pin, Tree.split
 
 FAULTS: dict[str, Break] = {
     "ignores the namespace": with_key(lambda key: replace(key, namespace=b"")),
@@ -101,9 +109,7 @@ FAULTS: dict[str, Break] = {
         RadixCache, "_remaps", lambda right: lambda self, mine, theirs: right(self, mine, theirs)[1:]
     ),
     "keeps an evicted page": replacing(RadixCache, "evict", lambda _: keeps_one_page),
-    "reset forgets no leases": replacing(
-        RadixCache, "reset", lambda right: lambda self: (right(self), setattr(self, "_age", 0))[0]
-    ),
+    "reset forgets no leases": replacing(RadixCache, "reset", lambda _: ages_nothing),
     "reset keeps the tree": replacing(RadixCache, "reset", lambda _: lambda self: self._evicted([])),
     "compares the first page only": replacing(
         Segment, "common", lambda _: lambda self, other: min(len(self), len(other))
@@ -117,8 +123,10 @@ FAULTS: dict[str, Break] = {
     "spans without their length": replacing(
         cache_module,
         "segment_of",
-        lambda _: lambda key, length: Segment(
-            segment_of(key, length).ids, tuple((at, one[:-4]) for at, one in segment_of(key, length).marks)
+        lambda _: (
+            lambda key, length: Segment(
+                segment_of(key, length).ids, tuple((at, one[:-4]) for at, one in segment_of(key, length).marks)
+            )
         ),
     ),
 }

@@ -1,0 +1,106 @@
+"""Routes of the operator: models, health, figures, and operations on what runs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from srtkit.serve.errors import RequestError, json_response
+from srtkit.serve.generation import Prompt
+from srtkit.serve.requests import json_body, parse
+from srtkit.serve.service import Service, new_id
+from srtkit.spec.errors import EngineError
+from srtkit.spec.messages import Sampling
+
+PROBE_SECONDS = 30.0
+
+
+class AbortRequest(msgspec.Struct, kw_only=True):
+    """The body of /abort_request."""
+
+    rid: str | None = None
+    abort_all: bool = False
+
+
+def router(service: Service) -> APIRouter:
+    """The routes."""
+    routes = APIRouter()
+    model = service.model
+
+    @routes.get("/v1/models")
+    async def list_models() -> Response:
+        """The served model."""
+        return json_response({"object": "list", "data": [_card(service)]})
+
+    @routes.get("/v1/models/{name:path}")
+    async def get_model(name: str) -> Response:
+        """The served model, by any of its names."""
+        model.check_name(name)
+        return json_response(_card(service))
+
+    @routes.get("/health")
+    async def health() -> Response:
+        """Whether the engine's processes live. Costs the engine nothing."""
+        if service.frontend.failure is not None:
+            return json_response({"status": "failed", "error": str(service.frontend.failure)}, 503)
+        return json_response({"status": "degraded" if service.degraded else "ok", "degraded": service.degraded})
+
+    @routes.get("/health_generate")
+    async def health_generate() -> Response:
+        """Whether the engine makes a token."""
+        prompt = Prompt([0], Sampling(temperature=0.0, max_tokens=1))
+        job = service.open([prompt], new_id("health"), time.monotonic())
+        try:
+            (piece,) = await asyncio.wait_for(job.whole(), PROBE_SECONDS)
+        except TimeoutError:
+            cause = f"no token came within {PROBE_SECONDS:.0f} s"
+            raise RequestError("", cause, status=503, code="engine_slow") from None
+        finally:
+            service.close(job)
+        if piece.finish_reason == "error":
+            raise EngineError("engine", piece.error)
+        return json_response({"status": "ok", "tokens": len(piece.token_ids)})
+
+    @routes.get("/server_info")
+    async def server_info() -> Response:
+        """Wiring, versions, memory and current figures."""
+        info = await service.info()
+        stats = service.frontend.stats
+        figures = None if stats is None else msgspec.structs.asdict(stats)
+        return json_response({**info, "model": _card(service), "degraded": service.degraded, "stats": figures})
+
+    @routes.get("/metrics")
+    async def metrics() -> Response:
+        """Prometheus' text format."""
+        return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+    @routes.post("/abort_request")
+    async def abort_request(request: Request) -> Response:
+        """End the request of an id, or all. Those that have ended already are not counted."""
+        fields = parse(json_body(await request.body()), AbortRequest, service.unknown_field)
+        if fields.rid is None and not fields.abort_all:
+            raise RequestError("rid", "either rid or abort_all is required", code="missing_required_parameter")
+        return json_response({"aborted": service.abort(None if fields.abort_all else fields.rid)})
+
+    @routes.post("/flush_cache")
+    async def flush_cache() -> Response:
+        """Forget all cached prefixes."""
+        return json_response({"flushed": True, "pages": await service.control("flush_cache")})
+
+    return routes
+
+
+def _card(service: Service) -> dict[str, Any]:
+    model = service.model
+    return {
+        "id": model.name,
+        "object": "model",
+        "created": model.created,
+        "owned_by": "srtkit",
+        "max_model_len": model.max_context,
+    }

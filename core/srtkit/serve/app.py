@@ -1,0 +1,62 @@
+"""The HTTP application: the routes joined, the key checked, every error in OpenAI's shape."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Awaitable, Callable
+
+from fastapi import Depends, FastAPI, Request, Response
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from srtkit.serve import admin, chat, completions, native
+from srtkit.serve.answers import HUNG_UP
+from srtkit.serve.errors import RequestError, error_body, error_of, error_response
+from srtkit.serve.service import Service
+from srtkit.spec.errors import SrtError
+
+OPEN_PATHS = frozenset(("/health",))
+"""What answers without a key: load balancers have none."""
+
+
+def create_app(service: Service) -> FastAPI:
+    """The application of one served model; run it in the event loop that feeds `service`."""
+    # The pages of API documentation would load scripts from the net.
+    app = FastAPI(title="srtkit", docs_url=None, redoc_url=None, dependencies=[Depends(_key_check(service))])
+    for module in (completions, chat, native, admin):
+        app.include_router(module.router(service))
+
+    @app.exception_handler(SrtError)
+    async def raised(_: Request, error: SrtError) -> Response:
+        status, body = error_of(error)
+        service.metrics.answered(status)
+        return error_response(status, body)
+
+    @app.exception_handler(HTTPException)
+    async def no_route(request: Request, error: HTTPException) -> Response:
+        message = f"{request.method} {request.url.path}: {error.detail}"
+        return error_response(error.status_code, error_body(error.status_code, message))
+
+    @app.exception_handler(ClientDisconnect)
+    async def hung_up(_: Request, error: ClientDisconnect) -> Response:
+        return Response(status_code=HUNG_UP)
+
+    @app.exception_handler(Exception)
+    async def unforeseen(_: Request, error: Exception) -> Response:
+        # Starlette raises it again after the answer, so its traceback is in the log.
+        return error_response(500, error_body(500, f"internal error: {type(error).__name__}", code="internal_error"))
+
+    return app
+
+
+def _key_check(service: Service) -> Callable[[Request], Awaitable[None]]:
+    expected = service.settings.api_key
+
+    async def check(request: Request) -> None:
+        if expected is None or request.url.path in OPEN_PATHS:
+            return
+        scheme, _, key = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not hmac.compare_digest(key.strip().encode(), expected.encode()):
+            raise RequestError("", "the API key is missing or wrong", "send it as a bearer token", status=401)
+
+    return check

@@ -1,0 +1,112 @@
+"""POST /v1/chat/completions: messages in, through the model's chat template, the assistant's message out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+
+from srtkit.serve.answers import answer
+from srtkit.serve.errors import RequestError
+from srtkit.serve.generation import Piece
+from srtkit.serve.openai import Envelope, token_logprobs
+from srtkit.serve.prompts import ServedModel, build_prompts, check_length, encode, off_loop
+from srtkit.serve.requests import Logprobs, OpenAIRequest, StreamOptions, json_body, parse
+from srtkit.serve.service import Service, new_id
+from srtkit.text.tokenizer import Tokenizer
+
+_OBJECTS = ("chat.completion.chunk", "chat.completion")
+_RESERVED = frozenset(("self", "messages", "tools", "add_generation_prompt"))
+_TOOL_FIELDS = ("tool_calls", "tool_call_id", "function_call")
+
+
+class ChatRequest(OpenAIRequest, kw_only=True):
+    """Its body. `chat_template_kwargs` are further names for the template, e.g. `enable_thinking`."""
+
+    messages: list[dict[str, Any]]
+    logprobs: bool = False
+    top_logprobs: Logprobs | None = None
+    add_generation_prompt: bool = True
+    chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class _Choices:
+    """Choices of messages. A choice's first chunk names its role."""
+
+    def __init__(self, tokenizer: Tokenizer | None) -> None:
+        """`tokenizer` None: no log-probabilities."""
+        self._tokenizer = tokenizer
+        self._begun: set[int] = set()
+
+    def part(self, index: int, piece: Piece) -> dict[str, Any]:
+        """What a message grows by."""
+        delta = {"content": piece.text}
+        if index not in self._begun:
+            self._begun.add(index)
+            delta = {"role": "assistant", **delta}
+        return {"index": index, "delta": delta, **self._rest(piece)}
+
+    def whole(self, index: int, piece: Piece) -> dict[str, Any]:
+        """A message."""
+        message = {"role": "assistant", "content": piece.text, "refusal": None}
+        return {"index": index, "message": message, **self._rest(piece)}
+
+    def _rest(self, piece: Piece) -> dict[str, Any]:
+        logprobs = self._tokenizer and {"content": token_logprobs(self._tokenizer, piece.logprobs), "refusal": None}
+        return {"logprobs": logprobs, "finish_reason": piece.finish_reason}
+
+
+async def chat_ids(
+    model: ServedModel, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any], generation_prompt: bool
+) -> list[int]:
+    """Token ids of the rendered messages. BOS is the template's to write, so none is added."""
+    if not messages:
+        raise RequestError("messages", "there are none", code="invalid_value")
+    for i, message in enumerate(messages):
+        _check(message, f"messages[{i}]")
+    if reserved := sorted(_RESERVED & variables.keys()):
+        raise RequestError(f"chat_template_kwargs.{reserved[0]}", "the name is taken", code="invalid_value")
+
+    def render() -> list[int]:
+        text = model.chat.render(messages, add_generation_prompt=generation_prompt, **variables)
+        return encode(model, text, "messages", add_special=False)
+
+    return await off_loop(sum(len(str(message["content"])) for message in messages), render)
+
+
+def _check(message: Mapping[str, Any], param: str) -> None:
+    if not isinstance(message.get("role"), str):
+        raise RequestError(f"{param}.role", "a text is required", code="invalid_value")
+    for name in _TOOL_FIELDS:
+        if message.get(name):
+            raise RequestError(f"{param}.{name}", "this server has no tool calls yet", code="unsupported_parameter")
+    if not isinstance(message.get("content"), str | list):
+        raise RequestError(f"{param}.content", "a text or a list of parts is required", code="invalid_value")
+
+
+def router(service: Service) -> APIRouter:
+    """The route."""
+    routes = APIRouter()
+
+    @routes.post("/v1/chat/completions")
+    async def create_chat_completion(request: Request) -> Response:
+        """Answer a conversation."""
+        arrived = time.monotonic()
+        fields = parse(json_body(await request.body()), ChatRequest, service.unknown_field)
+        options = parse(fields.stream_options, StreamOptions, service.unknown_field, "stream_options.")
+        if fields.top_logprobs is not None and not fields.logprobs:
+            raise RequestError("top_logprobs", "it needs logprobs to be true", code="invalid_value")
+        model = service.model
+        model.check_name(fields.model)
+        ids = await chat_ids(model, fields.messages, fields.chat_template_kwargs, fields.add_generation_prompt)
+        check_length(len(ids), model, "messages")
+        prompts = build_prompts(ids, fields, model, None, (fields.top_logprobs or 0) if fields.logprobs else None)
+        job = service.open(prompts, fields.rid or new_id("chatcmpl"), arrived, fields.n)
+        choices = _Choices(model.tokenizer if fields.logprobs else None)
+        shape = Envelope(job, model.name, _OBJECTS, choices, options.include_usage)
+        return await answer(service, request, job, shape, fields.stream)
+
+    return routes

@@ -1,0 +1,93 @@
+"""POST /v1/completions: texts or token ids in, their continuations out."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from srtkit.serve.answers import answer
+from srtkit.serve.generation import Piece, TokenLogprob
+from srtkit.serve.openai import Envelope, clamp
+from srtkit.serve.prompts import build_prompts, token_lists
+from srtkit.serve.requests import Logprobs, OpenAIRequest, StreamOptions, json_body, parse
+from srtkit.serve.service import Service, new_id
+from srtkit.text.tokenizer import Tokenizer
+
+MAX_TOKENS = 16
+"""OpenAI's default for this route."""
+
+
+class CompletionRequest(OpenAIRequest, kw_only=True):
+    """Its body. `logprobs` is how many of the likeliest tokens to list besides the chosen one."""
+
+    prompt: str | list[str | int | list[int]]
+    logprobs: Logprobs | None = None
+
+
+class _Choices:
+    """Choices of text. Keeps where each one's text has come to, for `text_offset`."""
+
+    def __init__(self, tokenizer: Tokenizer | None) -> None:
+        """`tokenizer` None: no log-probabilities."""
+        self._tokenizer = tokenizer
+        self._offsets: dict[int, int] = {}
+
+    def part(self, index: int, piece: Piece) -> dict[str, Any]:
+        """The same form streamed and whole."""
+        logprobs = None if self._tokenizer is None else self._logprobs(index, piece.logprobs, self._tokenizer)
+        return {"index": index, "text": piece.text, "logprobs": logprobs, "finish_reason": piece.finish_reason}
+
+    whole = part
+
+    def _logprobs(self, index: int, logprobs: list[TokenLogprob], tokenizer: Tokenizer) -> dict[str, list[Any]]:
+        tokens, offsets, offset = [], [], self._offsets.get(index, 0)
+        for one in logprobs:
+            tokens.append(_token(tokenizer, one.id))
+            offsets.append(offset)
+            offset += len(tokenizer.token_text(one.id))
+        self._offsets[index] = offset
+        return {
+            "text_offset": offsets,
+            "tokens": tokens,
+            "token_logprobs": [clamp(one.value) for one in logprobs],
+            "top_logprobs": [
+                {_token(tokenizer, id_): clamp(value) for id_, value in (*one.top, (one.id, one.value))}
+                for one in logprobs
+            ],
+        }
+
+
+def _token(tokenizer: Tokenizer, id_: int) -> str:
+    """A token's text; OpenAI's `bytes:` notation where it is a part of a character."""
+    data = tokenizer.token_bytes(id_)
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+
+
+def router(service: Service) -> APIRouter:
+    """The route."""
+    routes = APIRouter()
+
+    @routes.post("/v1/completions")
+    async def create_completion(request: Request) -> Response:
+        """Continue a text, a list of token ids, or a list of either."""
+        arrived = time.monotonic()
+        fields = parse(json_body(await request.body()), CompletionRequest, service.unknown_field)
+        options = parse(fields.stream_options, StreamOptions, service.unknown_field, "stream_options.")
+        model = service.model
+        model.check_name(fields.model)
+        prompts = [
+            prompt
+            for ids in await token_lists(model, fields.prompt, "prompt")
+            for prompt in build_prompts(ids, fields, model, MAX_TOKENS, fields.logprobs)
+        ]
+        job = service.open(prompts, fields.rid or new_id("cmpl"), arrived, fields.n)
+        choices = _Choices(None if fields.logprobs is None else model.tokenizer)
+        shape = Envelope(job, model.name, ("text_completion", "text_completion"), choices, options.include_usage)
+        return await answer(service, request, job, shape, fields.stream)
+
+    return routes

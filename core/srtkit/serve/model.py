@@ -1,0 +1,40 @@
+"""From a prepared run to what clients can know of its model."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from srtkit.config.prepare import Run
+from srtkit.serve.prompts import ServedModel
+from srtkit.text.chat import ChatTemplate
+from srtkit.text.tokenizer import build_tokenizer
+
+
+def serve_model(run: Run) -> ServedModel:
+    """Build tokenizer and chat template; collect names, limits and defaults."""
+    settings, data = run.settings.model, run.description.tokenizer
+    tokenizer = build_tokenizer(data) if data is not None else None
+    generation = run.description.generation if settings.generation_config == "auto" else {}
+    template = data.chat_template if data is not None else None
+    bos, eos = (data.bos_token, data.eos_token) if data is not None else ("", "")
+    if tokenizer is not None:
+        bos, eos = tokenizer.bos_token, tokenizer.eos_token
+    return ServedModel(
+        name=settings.name or settings.source.rstrip("/").rpartition("/")[2],
+        aliases=tuple(dict.fromkeys(("default", settings.source))),
+        max_context=run.config.limits.max_context,
+        tokenizer=tokenizer,
+        chat=ChatTemplate(template, bos, eos),
+        generation=generation,
+        eos_ids=_eos_ids(run, generation, tokenizer.eos_ids if tokenizer is not None else ()),
+        vocab_size=run.config.model.vocab_size,
+        created=int(time.time()),
+    )
+
+
+def _eos_ids(run: Run, generation: Any, of_tokenizer: tuple[int, ...]) -> tuple[int, ...]:
+    """All ids that end a text: of generation_config.json, else of config.json, and the tokenizer's."""
+    named = generation.get("eos_token_id", run.description.config.get("eos_token_id"))
+    listed = named if isinstance(named, list | tuple) else [] if named is None else [named]
+    return tuple(dict.fromkeys((*listed, *of_tokenizer)))

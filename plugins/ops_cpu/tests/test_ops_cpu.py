@@ -1,0 +1,142 @@
+"""The CPU operators against float64, on the shapes of a step: one row, some rows, slices of a fused buffer."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from typing import cast
+
+import pytest
+import torch
+from torch import Tensor
+
+from srtkit.spec.capabilities import No
+from srtkit.spec.errors import Unsupported
+from srtkit.spec.facts import DeviceFacts
+from srtkit.spec.ops import OpFacts, WeightOp
+from srtkit_plugin_ops_cpu import NAMES, accepts, srtkit_ops
+from srtkit_plugin_ops_cpu.provider import CpuOps, add_rms_norm, rms_norm, rope
+
+CPU = DeviceFacts(platform="cpu", name="test", architecture="x86_64")
+TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 6e-3}
+NAME = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+DTYPES = list(TOLERANCE)
+ROWS = [1, 2, 33]
+
+
+def near(ours: Tensor, exact: Tensor) -> bool:
+    return bool((ours.double() - exact.double()).norm() <= TOLERANCE[ours.dtype] * exact.double().norm())
+
+
+def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    wide = x.double()
+    return wide / (wide.square().mean(-1, keepdim=True) + eps).sqrt() * weight.double()
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(3)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", ROWS)
+def test_norms(dtype: torch.dtype, rows: int) -> None:
+    x, residual, weight = (
+        torch.randn(rows, 576).mul(4).to(dtype),
+        torch.randn(rows, 576).to(dtype),
+        torch.randn(576).to(dtype),
+    )
+    assert near(rms_norm(x, weight, 0.5), norm(x, weight, 0.5))
+    total, before = x + residual, x.clone()
+    assert near(add_rms_norm(x, residual, weight, 1e-5), norm(total, weight, 1e-5))
+    assert torch.equal(residual, total)
+    assert torch.equal(x, before)
+
+
+def turned(x: Tensor, angles: Tensor) -> Tensor:
+    """Dimension i and i + R / 2 are one complex number, turned by the angle; float64."""
+    half = angles.shape[1]
+    pairs = torch.complex(x.double()[..., :half], x.double()[..., half : 2 * half])
+    pairs = pairs * torch.polar(torch.ones_like(angles), angles).unsqueeze(1)
+    return torch.cat((pairs.real, pairs.imag, x.double()[..., 2 * half :]), -1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("rotary", [16, 12], ids=["whole head", "part of the head"])
+@pytest.mark.parametrize("form", ["fused", "apart", "reversed", "odd strides"])
+def test_rope(dtype: torch.dtype, rows: int, rotary: int, form: str) -> None:
+    fused = torch.randn(rows, 3 + 2 + 2, 16).to(dtype)
+    q, k = fused[:, :3], fused[:, 3:5]
+    if form == "apart":
+        q, k = q.clone(), k.clone()
+    elif form == "reversed":
+        k, q = fused[:, :2], fused[:, 2:5]
+    elif form == "odd strides":
+        q, k = fused[:, 0:6:2], fused[:, 1:5:2]
+    rest = fused[:, 5:].clone()
+    angles = torch.rand(rows, rotary // 2, dtype=torch.float64) * 2 * math.pi
+    exact_q, exact_k = turned(q, angles), turned(k, angles)
+    cos, sin = angles.cos(), angles.sin()
+    rope(q, k, torch.cat((cos, cos), -1).to(dtype), torch.cat((-sin, sin), -1).to(dtype))
+    assert near(q, exact_q)
+    assert near(k, exact_k)
+    if form == "fused":
+        assert torch.equal(fused[:, 5:], rest)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("bias", [False, True])
+def test_packed_linear(dtype: torch.dtype, bias: bool) -> None:
+    weight, offset = torch.randn(80, 48).to(dtype), torch.randn(80).to(dtype)
+    linear = cast(WeightOp, CpuOps().bind(OpFacts("linear", NAME[dtype], CPU, {"in": 48, "out": 80})))
+    assert not linear.keeps_weight
+    for scale in (1.0, 2.0):  # packed again after a reload
+        given = weight * scale
+        linear.pack(given, offset if bias else None)
+        given.fill_(float("nan"))  # the caller drops it
+        for rows in ROWS:
+            x = torch.randn(rows, 48).to(dtype)
+            exact = x.double() @ weight.double().T * scale + (offset.double() if bias else 0)
+            assert near(linear(x), exact)
+
+
+def test_what_is_accepted() -> None:
+    for name in NAMES:
+        assert accepts(OpFacts(name, "bfloat16", CPU))
+        assert accepts(OpFacts(name, "float32", CPU))
+        half = accepts(OpFacts(name, "float16", CPU))
+        assert isinstance(half, No)
+        assert "float16" in half.reason
+        assert not accepts(OpFacts(name, "float32", DeviceFacts("cuda", "test", "sm90")))
+
+
+def test_bfloat16_without_the_instructions_is_refused_not_slow() -> None:
+    """oneDNN told to stop at AVX2, in a process of its own."""
+    code = (
+        "from srtkit_plugin_ops_cpu.provider import CpuOps; from srtkit.spec.ops import OpFacts\n"
+        "from srtkit.spec.facts import DeviceFacts; from srtkit.spec.errors import Unsupported\n"
+        "ops, cpu = CpuOps(), DeviceFacts('cpu', '', '')\n"
+        "ops.bind(OpFacts('linear', 'float32', cpu)); ops.bind(OpFacts('rms_norm', 'bfloat16', cpu))\n"
+        "try: ops.bind(OpFacts('linear', 'bfloat16', cpu))\n"
+        "except Unsupported as error: print(error)"
+    )
+    env = {"PYTHONPATH": ":".join(sys.path), "ONEDNN_MAX_CPU_ISA": "AVX2"}
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=env)
+    assert "bfloat16" in done.stdout
+
+
+def test_the_descriptor_imports_no_torch() -> None:
+    code = "import sys, srtkit_plugin_ops_cpu as p; p.srtkit_ops(); sys.exit('torch' in sys.modules)"
+    env = {"PYTHONPATH": ":".join(sys.path)}
+    assert subprocess.run([sys.executable, "-c", code], check=False, env=env).returncode == 0
+
+
+def test_the_descriptor_covers_what_it_names() -> None:
+    ops = CpuOps()
+    for name in srtkit_ops().names:
+        try:
+            assert callable(ops.bind(OpFacts(name, "float32", CPU, {"in": 8, "out": 8})))
+        except Unsupported:
+            pytest.fail(f"{name} is named and cannot be bound")

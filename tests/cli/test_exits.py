@@ -1,0 +1,54 @@
+"""docs/errors.md against the classes and constants it lists."""
+
+from __future__ import annotations
+
+import errno
+import re
+from pathlib import Path
+
+import pytest
+
+from srtkit.cli import exits
+from srtkit.spec import errors
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "errors.md"
+
+
+def documented() -> dict[int, str]:
+    """Code → name, of the table's rows."""
+    rows = re.findall(r"^\| (\d+) \| ([^|]*) \|", DOCUMENT.read_text("utf-8"), re.MULTILINE)
+    assert len({code for code, _ in rows}) == len(rows)
+    return {int(code): name.strip() for code, name in rows}
+
+
+def test_every_error_class_has_its_row_and_every_row_its_class() -> None:
+    classes = {
+        value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, errors.SrtError)
+    }
+    codes = {error.exit_code: error.__name__ for error in classes}
+    assert len(codes) == len(classes), "two classes share an exit code"
+    others = {
+        0: "success",
+        exits.USAGE: "usage",
+        exits.PORT_IN_USE: "port in use",
+        exits.DISK_FULL: "disk full",
+        exits.OTHER_OS_ERROR: "system",
+        exits.INTERRUPTED: "Ctrl-C",
+    }
+    assert codes.keys().isdisjoint(others)
+    assert documented() == codes | others
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "words"),
+    [
+        (errno.EADDRINUSE, exits.PORT_IN_USE, "server.port"),
+        (errno.ENOSPC, exits.DISK_FULL, "full at /there"),
+        (errno.EDQUOT, exits.DISK_FULL, "full"),
+        (errno.EIO, exits.OTHER_OS_ERROR, "/there"),
+    ],
+)
+def test_os_errors_have_a_sentence_and_a_code(number: int, code: int, words: str) -> None:
+    sentence, exit_code = exits.os_error(OSError(number, "text of the system", "/there"))
+    assert exit_code == code
+    assert words in sentence
