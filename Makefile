@@ -6,7 +6,9 @@
 #   make check        what CI runs: every gate, the suite, wheels in a fresh environment; <= 15 minutes
 #   make full         every matrix at full size; <= 60 minutes
 #   make wheels       build every distribution into dist/ and check the metadata
-#   make bench docs new-plugin clean
+#   make docs         write the pages that are made from the source, check every link
+#   make new-plugin KIND=attention NAME=mychip [DEST=DIR]    start a plugin from a working skeleton
+#   make bench clean
 #
 # Variables: PYTHON=python3.12 picks the interpreter, VENV=DIR the environment. Where pip's default torch
 # build brings CUDA, name the CPU index, in the environment or on the command line:
@@ -34,7 +36,7 @@ ENV := $(VENV)/.stamp-dists
 
 .DELETE_ON_ERROR:
 .PHONY: serve env quick test check full lint types imports size no-cuda wheels core-alone serve-from-wheels \
-        bench docs new-plugin clean
+        bench docs docs-current new-plugin clean
 
 serve: $(ENV)
 	$(VENV)/bin/srt serve --config configs/quickstart.toml $(ARGS)
@@ -63,7 +65,7 @@ quick: lint
 test: $(ENV)
 	$(PY) -m pytest -m "not full" $(ARGS)
 
-check: lint types imports size docs no-cuda test core-alone serve-from-wheels
+check: lint types imports size docs-current no-cuda test core-alone serve-from-wheels
 
 full: check
 	$(PY) -m pytest -m full $(ARGS)
@@ -87,6 +89,11 @@ no-cuda: $(ENV)
 	$(PY) -m tools.no_cuda
 
 docs: $(ENV)
+	$(PY) -m tools.docs_tables
+	$(PY) -m tools.links
+
+docs-current: $(ENV)
+	$(PY) -m tools.docs_tables --check
 	$(PY) -m tools.links
 
 # --- wheels
@@ -106,7 +113,7 @@ bench: $(ENV)
 	$(PY) -m bench $(ARGS)
 
 new-plugin: $(ENV)
-	$(PY) -m tools.new_plugin $(ARGS)
+	$(PY) -m tools.new_plugin $(KIND) $(NAME) $(if $(DEST),--dest $(DEST))
 
 clean:
 	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -56,6 +56,8 @@ def test_every_table_of_the_file_is_there_with_core_alone() -> None:
     assert schema["properties"].keys() == Settings.model_fields.keys()
     assert at(schema, "server", "port")["maximum"] == 65535
     assert schema["additionalProperties"] is False
+    forms = [form.get("type") for form in at(schema, "ops", "use")["anyOf"]]
+    assert forms == ["string", "array", "null"]
 
 
 def test_a_plugins_options_stand_under_its_kind_in_both_forms_and_nowhere_else() -> None:

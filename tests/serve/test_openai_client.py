@@ -72,7 +72,10 @@ def test_the_second_time_the_prompt_is_cached(client: openai.OpenAI, target: Tar
 def test_cache_salt_keeps_prefixes_apart(client: openai.OpenAI, target: Target) -> None:
     def cached(salt: str) -> int:
         answer = client.completions.create(
-            model=target.model, prompt="A salted prefix of some length. " * 8, max_tokens=1, extra_body={"cache_salt": salt}
+            model=target.model,
+            prompt="A salted prefix of some length. " * 8,
+            max_tokens=1,
+            extra_body={"cache_salt": salt},
         )
         return answer.usage.prompt_tokens_details.cached_tokens
 
@@ -101,9 +104,7 @@ def test_several_choices(client: openai.OpenAI, target: Target, stream: bool) ->
 
 def test_same_seed_same_text(client: openai.OpenAI, target: Target) -> None:
     def text(seed: int) -> str:
-        answer = client.completions.create(
-            model=target.model, prompt=PROMPT, max_tokens=24, temperature=1.5, seed=seed
-        )
+        answer = client.completions.create(model=target.model, prompt=PROMPT, max_tokens=24, temperature=1.5, seed=seed)
         return answer.choices[0].text
 
     assert text(7) == text(7)
@@ -302,6 +303,11 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
         ("top_logprobs", 2),
         ("messages", []),
         ("messages", [{"role": "user", "content": 5}]),
+        ("messages", [{"role": "user"}]),
+        ("messages", [{"content": "Hello"}]),
+        ("messages", ["Hello"]),
+        ("messages", [{"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}]),
+        ("messages", [{"role": "tool", "content": "5", "tool_call_id": "1"}]),
         ("messages", [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]),
         ("messages", "hello"),
     ],

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from srtkit.cli.common import add_assume, add_settings, run_action
+from srtkit.plugins.registry import discover
 from srtkit.spec.cli import CliCommand
 
 EPILOG = """examples:
@@ -37,7 +38,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def _check(arguments: argparse.Namespace) -> int:
     from srtkit.config.settings import load_settings
-    from srtkit.plugins.registry import discover
     from srtkit.plugins.wiring import wire
 
     settings = load_settings(arguments.config, arguments.sets)
@@ -51,7 +51,6 @@ def _schema(arguments: argparse.Namespace) -> int:
     from srtkit.config.settings import load_settings
     from srtkit.plugins.catalogue import official_distribution
     from srtkit.plugins.loading import load
-    from srtkit.plugins.registry import discover
     from srtkit.plugins.wiring import wire
 
     registry = discover()
@@ -67,7 +66,6 @@ def _schema(arguments: argparse.Namespace) -> int:
 
 def _init(arguments: argparse.Namespace) -> int:
     from srtkit.config.init import initial_config
-    from srtkit.plugins.registry import discover
 
     print(initial_config(arguments.source, discover(), arguments.platform), end="")
     return 0

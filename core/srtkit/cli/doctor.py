@@ -59,15 +59,14 @@ def _versions() -> Iterator[Finding]:
         try:
             yield Finding("ok", name, importlib.metadata.version(name))
         except importlib.metadata.PackageNotFoundError:
-            hint = "comes with a set: pip install 'srtkit-core[cpu]'" if name == "torch" else "pip install srtkit-core"
-            yield Finding("warn" if name == "torch" else "fail", name, f"is not installed; {hint}")
+            yield Finding("warn", name, "is not installed; a set brings it: pip install 'srtkit-core[cpu]'")
 
 
 def _metadata(registry: Registry) -> Iterator[Finding]:
     yield from (Finding("warn", "metadata", fault) for fault in registry.faults)
-    for offer in registry.offers:
+    for kind, name in dict.fromkeys((offer.kind, offer.name) for offer in registry.offers):
         try:
-            registry.find(offer.kind, offer.name)
+            registry.find(kind, name)
         except SrtError as error:
             yield Finding("warn", error.part, f"{error.cause}; {error.remedy}")
 
@@ -79,9 +78,8 @@ def _editables() -> Iterator[Finding]:
         if not origin.get("dir_info", {}).get("editable"):
             continue
         file = Path(unquote(urlparse(origin["url"]).path)) / "pyproject.toml"
-        name = dist.metadata["Name"]
         if not file.is_file():
-            yield Finding("warn", name, f"is an editable install of {file.parent}, which has no pyproject.toml")
+            yield Finding("warn", dist.metadata["Name"], f"is an editable install, but {file} is gone")
             continue
         tables = tomllib.loads(file.read_text("utf-8")).get("project", {}).get("entry-points", {})
         written = {(group, key, value) for group, entries in tables.items() for key, value in entries.items()}
@@ -89,19 +87,15 @@ def _editables() -> Iterator[Finding]:
         if changed := sorted(written ^ installed):
             group, key, _ = changed[0]
             detail = f"{file} and the installed metadata differ in {group}: {key}; pip install -e {file.parent}"
-            yield Finding("fail", name, detail)
+            yield Finding("fail", dist.metadata["Name"], detail)
 
 
 def _script() -> Iterator[Finding]:
+    """The subtitle package `srt` installs a script of that name, too; the later install wins."""
     script = Path(sys.executable).with_name("srt")
-    try:
-        subtitles = importlib.metadata.version("srt")
-    except importlib.metadata.PackageNotFoundError:
-        return
-    ours = script.is_file() and "srtkit" in script.read_text("utf-8", "replace")
-    owner = "srtkit owns the script now" if ours else "it owns the script"
-    detail = f"the subtitle package srt {subtitles} installs a script of that name too, {owner}; use `srtkit` instead"
-    yield Finding("warn", "srt", detail)
+    installed = {dist.metadata["Name"] for dist in importlib.metadata.distributions(name="srt")}
+    if installed and not (script.is_file() and "srtkit" in script.read_text("utf-8", "replace")):
+        yield Finding("warn", "srt", "the subtitle package of that name owns the script; `srtkit` is the same command")
 
 
 def _machine() -> Iterator[Finding]:

@@ -18,8 +18,7 @@ from srtkit.spec.errors import ConfigError, PluginError
 from srtkit.spec.versions import CONTRACTS
 
 EPILOG = """examples:
-  srt plugins list --available
-  srt plugins list --config my.toml --json
+  srt plugins list --config my.toml --available
   srt plugins show attention:torch
   srt plugins trace --config my.toml
 """
@@ -103,7 +102,6 @@ def _show(arguments: argparse.Namespace) -> int:
         ("distribution", f"{offer.distribution} {offer.version}"),
         ("entry point", f"{offer.group}: {offer.name} = {offer.value}"),
         ("contract", f"{descriptor.contract}; this core speaks {CONTRACTS[kind].version}"),
-        ("requires", ", ".join(sorted(descriptor.requires)) or "nothing of later minors"),
     ]
     print(f"{offer.part}\n{table(rows)}\n")
     if kind == "cli":

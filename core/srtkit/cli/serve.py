@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from srtkit.cli.common import add_settings
+from srtkit.plugins.registry import Registry, discover
 from srtkit.spec.cli import CliCommand
 from srtkit.spec.errors import ConfigError
 
 if TYPE_CHECKING:
     from srtkit.config.settings import Settings
-    from srtkit.plugins.registry import Registry
 
 EPILOG = """examples:
-  srt serve --config configs/quickstart.toml
-  srt serve configs/quickstart.toml --set server.port=30001
+  srt serve --config my.toml --set server.port=30001
   srt serve org/name                               a hub id, fetched once
   srt serve ./folder                               config.json, tokenizer.json, *.safetensors
   srt serve model.gguf --set platform.use=cpu      the CPU, though an accelerator is here
@@ -36,7 +35,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until stopped."""
-    from srtkit.plugins.registry import discover
 
     registry = discover()
     settings = serve_settings(arguments, registry)

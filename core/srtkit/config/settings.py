@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+import pydantic_settings as sources
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -25,15 +26,6 @@ from pydantic import (
     ValidationError,
 )
 from pydantic import model_validator as check
-from pydantic_settings import (
-    BaseSettings,
-    EnvSettingsSource,
-    InitSettingsSource,
-    NoDecode,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    SettingsError,
-)
 
 from srtkit.config.hints import did_you_mean
 from srtkit.config.origin import KeyPath, Origin, config_error, key_lines, paths_of
@@ -55,7 +47,12 @@ def _unique(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_as_names), AfterValidator(_unique)]
+Names = Annotated[
+    tuple[str, ...],
+    sources.NoDecode,
+    BeforeValidator(_as_names, json_schema_input_type=str | tuple[str, ...]),
+    AfterValidator(_unique),
+]
 Options = dict[str, Any]
 FloatType = Literal["auto", "bfloat16", "float16", "float32"]
 
@@ -188,13 +185,13 @@ class ServerSection(Section):
     """Clients must send it as a bearer token."""
 
 
-class Settings(BaseSettings):
+class Settings(sources.BaseSettings):
     """All tables of the file. Frozen, and survives JSON, so that child processes get it whole.
 
     Built by `load_settings`; the constructor and `model_validate*` read no environment and no file.
     """
 
-    model_config = SettingsConfigDict(
+    model_config = sources.SettingsConfigDict(
         extra="forbid", frozen=True, env_prefix=PREFIX, env_nested_delimiter="__", env_ignore_empty=True
     )
 
@@ -221,8 +218,12 @@ class Settings(BaseSettings):
 
     @classmethod
     def settings_customise_sources(
-        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, *_: Any, **__: Any
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        cls,
+        settings_cls: type[sources.BaseSettings],
+        init_settings: sources.PydanticBaseSettingsSource,
+        *_: Any,
+        **__: Any,
+    ) -> tuple[sources.PydanticBaseSettingsSource, ...]:
         """Only what is passed in: a child must not read its environment again."""
         return (init_settings,)
 
@@ -248,18 +249,18 @@ def load_settings(
 
         @classmethod
         def settings_customise_sources(
-            cls, settings_cls: type[BaseSettings], *_: Any, **__: Any
-        ) -> tuple[PydanticBaseSettingsSource, ...]:
-            environment = EnvSettingsSource(settings_cls)
+            cls, settings_cls: type[sources.BaseSettings], *_: Any, **__: Any
+        ) -> tuple[sources.PydanticBaseSettingsSource, ...]:
+            environment = sources.EnvSettingsSource(settings_cls)
             environment.env_vars = variables
-            tables = [InitSettingsSource(settings_cls, dict(table)) for table in (layer, file, base or {})]
+            tables = [sources.InitSettingsSource(settings_cls, dict(table)) for table in (layer, file, base or {})]
             return (tables[0], environment, *tables[1:])
 
     try:
         layered = Layered()
     except ValidationError as error:
         raise config_error(error, Settings, origin) from None
-    except SettingsError as error:
+    except sources.SettingsError as error:
         raise ConfigError("environment", str(error), "a whole table is written as JSON") from None
     settings = Settings.model_validate(layered.model_dump(exclude_unset=True))
     settings._origin = origin

@@ -13,8 +13,8 @@ from types import BuiltinFunctionType, FunctionType
 
 from srtkit.spec.errors import PluginBroken
 
-_TORCH = ("torch", "torch.nn", "torch.nn.functional", "torch.Tensor")
-_MEMBERS = (FunctionType, BuiltinFunctionType, type, property, classmethod, staticmethod)
+_TORCH = ("torch", "torch.nn.functional")
+_MEMBERS = {FunctionType, BuiltinFunctionType, property, classmethod, staticmethod}
 
 
 @contextmanager
@@ -37,22 +37,19 @@ def _members(strict: bool) -> dict[str, object]:
     """Dotted name → object of everything that must stay what it is."""
     found: dict[str, object] = {}
     for name, module in list(sys.modules.items()):
-        if name == "srtkit" or name.startswith("srtkit."):
+        if name.partition(".")[0] == "srtkit" or (strict and name in _TORCH):
             _collect(found, name, vars(module))
-    torch = sys.modules.get("torch")
-    if strict and torch is not None:
-        spaces = {"torch.Tensor": vars(torch.Tensor)}
-        spaces |= {name: vars(sys.modules[name]) for name in _TORCH if name in sys.modules}
-        for name, space in spaces.items():
-            public = {key: value for key, value in space.items() if not key.startswith("_")}
-            found |= {f"{name}.{key}": value for key, value in public.items() if isinstance(value, _MEMBERS)}
     return found
 
 
 def _collect(found: dict[str, object], prefix: str, space: Mapping[str, object]) -> None:
     for name, value in list(space.items()):
-        if not isinstance(value, _MEMBERS):
+        if not _is_member(value):
             continue
         found[f"{prefix}.{name}"] = value
         if isinstance(value, type) and value.__module__ == prefix:
             _collect(found, f"{prefix}.{name}", vars(value))
+
+
+def _is_member(value: object) -> bool:
+    return type(value) in _MEMBERS or isinstance(value, type)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import Any
 
@@ -13,11 +12,9 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from srtkit.serve.errors import RequestError, json_response
 from srtkit.serve.generation import Prompt
 from srtkit.serve.requests import json_body, parse
-from srtkit.serve.service import Service, new_id
+from srtkit.serve.service import Service, in_time, new_id
 from srtkit.spec.errors import EngineError
 from srtkit.spec.messages import Sampling
-
-PROBE_SECONDS = 30.0
 
 
 class AbortRequest(msgspec.Struct, kw_only=True):
@@ -56,10 +53,7 @@ def router(service: Service) -> APIRouter:
         prompt = Prompt([0], Sampling(temperature=0.0, max_tokens=1))
         job = service.open([prompt], new_id("health"), time.monotonic())
         try:
-            (piece,) = await asyncio.wait_for(job.whole(), PROBE_SECONDS)
-        except TimeoutError:
-            cause = f"no token came within {PROBE_SECONDS:.0f} s"
-            raise RequestError("", cause, status=503, code="engine_slow") from None
+            (piece,) = await in_time(job.whole())
         finally:
             service.close(job)
         if piece.finish_reason == "error":
@@ -69,10 +63,9 @@ def router(service: Service) -> APIRouter:
     @routes.get("/server_info")
     async def server_info() -> Response:
         """Wiring, versions, memory and current figures."""
-        info = await service.info()
         stats = service.frontend.stats
         figures = None if stats is None else msgspec.structs.asdict(stats)
-        return json_response({**info, "model": _card(service), "degraded": service.degraded, "stats": figures})
+        return json_response({**service.info, "model": _card(service), "degraded": service.degraded, "stats": figures})
 
     @routes.get("/metrics")
     async def metrics() -> Response:

@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect
 
 from srtkit.serve import admin, chat, completions, native
 from srtkit.serve.answers import HUNG_UP
-from srtkit.serve.errors import RequestError, error_body, error_of, error_response
+from srtkit.serve.errors import RequestError, error_body, error_response, json_response
 from srtkit.serve.service import Service
 from srtkit.spec.errors import SrtError
 
@@ -28,14 +28,14 @@ def create_app(service: Service) -> FastAPI:
 
     @app.exception_handler(SrtError)
     async def raised(_: Request, error: SrtError) -> Response:
-        status, body = error_of(error)
-        service.metrics.answered(status)
-        return error_response(status, body)
+        response = error_response(error)
+        service.metrics.answered(response.status_code)
+        return response
 
     @app.exception_handler(HTTPException)
     async def no_route(request: Request, error: HTTPException) -> Response:
         message = f"{request.method} {request.url.path}: {error.detail}"
-        return error_response(error.status_code, error_body(error.status_code, message))
+        return json_response(error_body(error.status_code, message), error.status_code)
 
     @app.exception_handler(ClientDisconnect)
     async def hung_up(_: Request, error: ClientDisconnect) -> Response:
@@ -44,7 +44,8 @@ def create_app(service: Service) -> FastAPI:
     @app.exception_handler(Exception)
     async def unforeseen(_: Request, error: Exception) -> Response:
         # Starlette raises it again after the answer, so its traceback is in the log.
-        return error_response(500, error_body(500, f"internal error: {type(error).__name__}", code="internal_error"))
+        body = error_body(500, f"internal error: {type(error).__name__}", code="internal_error")
+        return json_response(body, 500)
 
     return app
 
@@ -56,7 +57,9 @@ def _key_check(service: Service) -> Callable[[Request], Awaitable[None]]:
         if expected is None or request.url.path in OPEN_PATHS:
             return
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not hmac.compare_digest(key.strip().encode(), expected.encode()):
-            raise RequestError("", "the API key is missing or wrong", "send it as a bearer token", status=401)
+        if scheme.lower() != "bearer" or not hmac.compare_digest(key.strip().encode("latin-1"), expected.encode()):
+            raise RequestError(
+                "", "the API key is missing or wrong", "send it as a bearer token", status=401, code="invalid_api_key"
+            )
 
     return check

@@ -18,9 +18,14 @@ from srtkit.serve.requests import Logprobs, OpenAIRequest, StreamOptions, json_b
 from srtkit.serve.service import Service, new_id
 from srtkit.text.tokenizer import Tokenizer
 
-_OBJECTS = ("chat.completion.chunk", "chat.completion")
 _RESERVED = frozenset(("self", "messages", "tools", "add_generation_prompt"))
-_TOOL_FIELDS = ("tool_calls", "tool_call_id", "function_call")
+
+
+class Message(msgspec.Struct):
+    """What every message has; its other fields are between the client and the template."""
+
+    role: str
+    content: str | list[dict[str, Any]]
 
 
 class ChatRequest(OpenAIRequest, kw_only=True):
@@ -34,7 +39,7 @@ class ChatRequest(OpenAIRequest, kw_only=True):
 
 
 class _Choices:
-    """Choices of messages. A choice's first chunk names its role."""
+    """Writes choices of messages. A choice's first chunk names its role."""
 
     def __init__(self, tokenizer: Tokenizer | None) -> None:
         """`tokenizer` None: no log-probabilities."""
@@ -64,27 +69,17 @@ async def chat_ids(
 ) -> list[int]:
     """Token ids of the rendered messages. BOS is the template's to write, so none is added."""
     if not messages:
-        raise RequestError("messages", "there are none", code="invalid_value")
+        raise RequestError("messages", "there are none")
     for i, message in enumerate(messages):
-        _check(message, f"messages[{i}]")
+        parse(message, Message, lambda name: None, f"messages[{i}].")
     if reserved := sorted(_RESERVED & variables.keys()):
-        raise RequestError(f"chat_template_kwargs.{reserved[0]}", "the name is taken", code="invalid_value")
+        raise RequestError(f"chat_template_kwargs.{reserved[0]}", "the name is taken")
 
     def render() -> list[int]:
         text = model.chat.render(messages, add_generation_prompt=generation_prompt, **variables)
         return encode(model, text, "messages", add_special=False)
 
     return await off_loop(sum(len(str(message["content"])) for message in messages), render)
-
-
-def _check(message: Mapping[str, Any], param: str) -> None:
-    if not isinstance(message.get("role"), str):
-        raise RequestError(f"{param}.role", "a text is required", code="invalid_value")
-    for name in _TOOL_FIELDS:
-        if message.get(name):
-            raise RequestError(f"{param}.{name}", "this server has no tool calls yet", code="unsupported_parameter")
-    if not isinstance(message.get("content"), str | list):
-        raise RequestError(f"{param}.content", "a text or a list of parts is required", code="invalid_value")
 
 
 def router(service: Service) -> APIRouter:
@@ -98,7 +93,7 @@ def router(service: Service) -> APIRouter:
         fields = parse(json_body(await request.body()), ChatRequest, service.unknown_field)
         options = parse(fields.stream_options, StreamOptions, service.unknown_field, "stream_options.")
         if fields.top_logprobs is not None and not fields.logprobs:
-            raise RequestError("top_logprobs", "it needs logprobs to be true", code="invalid_value")
+            raise RequestError("top_logprobs", "it needs logprobs to be true")
         model = service.model
         model.check_name(fields.model)
         ids = await chat_ids(model, fields.messages, fields.chat_template_kwargs, fields.add_generation_prompt)
@@ -106,7 +101,8 @@ def router(service: Service) -> APIRouter:
         prompts = build_prompts(ids, fields, model, None, (fields.top_logprobs or 0) if fields.logprobs else None)
         job = service.open(prompts, fields.rid or new_id("chatcmpl"), arrived, fields.n)
         choices = _Choices(model.tokenizer if fields.logprobs else None)
-        shape = Envelope(job, model.name, _OBJECTS, choices, options.include_usage)
+        kind, choice = ("chat.completion.chunk", choices.part) if fields.stream else ("chat.completion", choices.whole)
+        shape = Envelope(job, model.name, kind, choice, options.include_usage)
         return await answer(service, request, job, shape, fields.stream)
 
     return routes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import accumulate
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -27,30 +28,24 @@ class CompletionRequest(OpenAIRequest, kw_only=True):
 
 
 class _Choices:
-    """Choices of text. Keeps where each one's text has come to, for `text_offset`."""
+    """Writes choices of text. Keeps how long each one's tokens are so far, for `text_offset`."""
 
     def __init__(self, tokenizer: Tokenizer | None) -> None:
         """`tokenizer` None: no log-probabilities."""
         self._tokenizer = tokenizer
         self._offsets: dict[int, int] = {}
 
-    def part(self, index: int, piece: Piece) -> dict[str, Any]:
-        """The same form streamed and whole."""
+    def write(self, index: int, piece: Piece) -> dict[str, Any]:
+        """A choice, the same in a chunk and in a whole answer."""
         logprobs = None if self._tokenizer is None else self._logprobs(index, piece.logprobs, self._tokenizer)
         return {"index": index, "text": piece.text, "logprobs": logprobs, "finish_reason": piece.finish_reason}
 
-    whole = part
-
     def _logprobs(self, index: int, logprobs: list[TokenLogprob], tokenizer: Tokenizer) -> dict[str, list[Any]]:
-        tokens, offsets, offset = [], [], self._offsets.get(index, 0)
-        for one in logprobs:
-            tokens.append(_token(tokenizer, one.id))
-            offsets.append(offset)
-            offset += len(tokenizer.token_text(one.id))
-        self._offsets[index] = offset
+        lengths = [len(tokenizer.token_text(one.id)) for one in logprobs]
+        *offsets, self._offsets[index] = accumulate(lengths, initial=self._offsets.get(index, 0))
         return {
             "text_offset": offsets,
-            "tokens": tokens,
+            "tokens": [_token(tokenizer, one.id) for one in logprobs],
             "token_logprobs": [clamp(one.value) for one in logprobs],
             "top_logprobs": [
                 {_token(tokenizer, id_): clamp(value) for id_, value in (*one.top, (one.id, one.value))}
@@ -61,11 +56,8 @@ class _Choices:
 
 def _token(tokenizer: Tokenizer, id_: int) -> str:
     """A token's text; OpenAI's `bytes:` notation where it is a part of a character."""
-    data = tokenizer.token_bytes(id_)
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+    text = tokenizer.token_text(id_)
+    return "bytes:" + "".join(f"\\x{byte:02x}" for byte in tokenizer.token_bytes(id_)) if "\ufffd" in text else text
 
 
 def router(service: Service) -> APIRouter:
@@ -87,7 +79,7 @@ def router(service: Service) -> APIRouter:
         ]
         job = service.open(prompts, fields.rid or new_id("cmpl"), arrived, fields.n)
         choices = _Choices(None if fields.logprobs is None else model.tokenizer)
-        shape = Envelope(job, model.name, ("text_completion", "text_completion"), choices, options.include_usage)
+        shape = Envelope(job, model.name, "text_completion", choices.write, options.include_usage)
         return await answer(service, request, job, shape, fields.stream)
 
     return routes

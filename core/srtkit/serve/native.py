@@ -9,7 +9,6 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from srtkit.serve.answers import answer
-from srtkit.serve.chat import chat_ids
 from srtkit.serve.errors import RequestError, json_response
 from srtkit.serve.generation import Piece
 from srtkit.serve.openai import token_logprobs
@@ -39,13 +38,11 @@ class GenerateRequest(msgspec.Struct, kw_only=True):
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True):
-    """The body of /tokenize: `prompt` or chat `messages`."""
+    """The body of /tokenize."""
 
-    prompt: str | None = None
-    messages: list[dict[str, Any]] | None = None
+    prompt: str
     model: str = "default"
     add_special_tokens: bool = True
-    add_generation_prompt: bool = True
 
 
 class DetokenizeRequest(msgspec.Struct, kw_only=True):
@@ -106,7 +103,7 @@ def router(service: Service) -> APIRouter:
         model.check_name(fields.model)
         prompts = fields.text if fields.input_ids is None else fields.input_ids
         if prompts is None or (fields.text is not None and fields.input_ids is not None):
-            raise RequestError("text", "either text or input_ids is required", code="invalid_value")
+            raise RequestError("text", "either text or input_ids is required")
         lists = await token_lists(model, prompts, "text" if fields.input_ids is None else "input_ids")
         opened = [
             prompt for ids in lists for prompt in build_prompts(ids, sampling, model, MAX_TOKENS, sampling.logprobs)
@@ -119,17 +116,11 @@ def router(service: Service) -> APIRouter:
 
     @routes.post("/tokenize")
     async def tokenize(request: Request) -> Response:
-        """Token ids of a text, or of chat messages as the model would see them."""
+        """Token ids of a text."""
         fields = parse(json_body(await request.body()), TokenizeRequest, service.unknown_field)
         model.check_name(fields.model)
-        text = fields.prompt
-        if text is not None:
-            add = fields.add_special_tokens
-            ids = await off_loop(len(text), lambda: encode(model, text, "prompt", add_special=add))
-        elif fields.messages is not None:
-            ids = await chat_ids(model, fields.messages, {}, fields.add_generation_prompt)
-        else:
-            raise RequestError("prompt", "either prompt or messages is required", code="invalid_value")
+        text, add = fields.prompt, fields.add_special_tokens
+        ids = await off_loop(len(text), lambda: encode(model, text, "prompt", add_special=add))
         return json_response({"tokens": ids, "count": len(ids), "max_model_len": model.max_context})
 
     @routes.post("/detokenize")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 from srtkit.serve.generation import Piece, TokenLogprob
 from srtkit.serve.service import Job
@@ -10,42 +11,32 @@ from srtkit.text.tokenizer import Tokenizer
 
 _LEAST = -9999.0  # JSON has no minus infinity
 
-
-class Choices(Protocol):
-    """How a route writes a choice. `index` is its place in the answer."""
-
-    def part(self, index: int, piece: Piece) -> dict[str, Any]:
-        """A choice of a streamed chunk."""
-
-    def whole(self, index: int, piece: Piece) -> dict[str, Any]:
-        """A choice of a complete answer."""
+Choice = Callable[[int, Piece], dict[str, Any]]
+"""How a route writes a choice, given its place in the answer."""
 
 
 class Envelope:
-    """The `Shape` of both routes. `objects` are the names of a chunk and of a whole answer."""
+    """The `Shape` of both routes: a chunk or a whole answer of type `object_`, its choices written by `choice`."""
 
-    def __init__(self, job: Job, model: str, objects: tuple[str, str], choices: Choices, include_usage: bool) -> None:
+    def __init__(self, job: Job, model: str, object_: str, choice: Choice, include_usage: bool) -> None:
         self._job = job
-        self._choices = choices
+        self._choice = choice
         self._include_usage = include_usage
-        self._whole = {"id": job.id, "object": objects[1], "created": job.created, "model": model}
-        self._chunk = {**self._whole, "object": objects[0]}
+        self._head = {"id": job.id, "object": object_, "created": job.created, "model": model}
 
     def event(self, index: int, piece: Piece) -> dict[str, Any]:
         """One chunk with one choice."""
-        chunk = {**self._chunk, "choices": [self._choices.part(index, piece)]}
-        if self._include_usage:
-            chunk["usage"] = None
-        return chunk
+        chunk = {**self._head, "choices": [self._choice(index, piece)]}
+        return {**chunk, "usage": None} if self._include_usage else chunk
 
     def last(self) -> dict[str, Any] | None:
         """The chunk of the usage, if it was asked for."""
-        return {**self._chunk, "choices": [], "usage": self._job.usage()} if self._include_usage else None
+        return {**self._head, "choices": [], "usage": self._job.usage()} if self._include_usage else None
 
     def whole(self, pieces: list[Piece]) -> dict[str, Any]:
         """The whole answer."""
-        choices = [self._choices.whole(i, piece) for i, piece in enumerate(pieces)]
-        return {**self._whole, "choices": choices, "usage": self._job.usage()}
+        choices = [self._choice(i, piece) for i, piece in enumerate(pieces)]
+        return {**self._head, "choices": choices, "usage": self._job.usage()}
 
 
 def clamp(logprob: float) -> float:

@@ -68,7 +68,8 @@ class ServedModel:
 
 def _defaults(generation: Mapping[str, Any], eos_ids: tuple[int, ...]) -> Sampling:
     """What a request that names nothing gets."""
-    known = {name: generation[name] for name in ("temperature", "top_k", "top_p", "min_p") if generation.get(name)}
+    names = ("temperature", "top_k", "top_p", "min_p")
+    known = {name: value for name in names if (value := generation.get(name)) is not None}
     if generation.get("do_sample") is False:
         known["temperature"] = 0.0
     if generation.get("repetition_penalty", 1.0) not in (1.0, None):
@@ -99,7 +100,7 @@ async def token_lists(model: ServedModel, prompts: Prompts, param: str) -> list[
             ids = cast(list[int], item)
             check_ids(ids, model, param)
         else:
-            raise RequestError(param, "texts and token ids cannot be mixed in one list", code="invalid_value")
+            raise RequestError(param, "texts and token ids cannot be mixed in one list")
         check_length(len(ids), model, param)
         lists.append(ids)
     return lists
@@ -108,7 +109,7 @@ async def token_lists(model: ServedModel, prompts: Prompts, param: str) -> list[
 def check_length(n: int, model: ServedModel, param: str) -> None:
     """Raises `RequestError` unless there is a prompt and room for one more token."""
     if n == 0:
-        raise RequestError(param, "the prompt is empty", code="invalid_value")
+        raise RequestError(param, "the prompt is empty")
     if n >= model.max_context:
         cause = f"the prompt has {n} tokens; the context holds {model.max_context}, one of them to be generated"
         raise RequestError(param, cause, "shorten the prompt", code="context_length_exceeded")
@@ -118,7 +119,7 @@ def check_ids(ids: Sequence[int], model: ServedModel, param: str) -> None:
     wrong = [id_ for id_ in (min(ids), max(ids)) if not 0 <= id_ < model.vocab_size] if ids else []
     if wrong:
         cause = f"token id {wrong[0]} is outside of the vocabulary (0 to {model.vocab_size - 1})"
-        raise RequestError(param, cause, code="invalid_value")
+        raise RequestError(param, cause)
 
 
 def build_prompts(
@@ -155,10 +156,10 @@ def _sampling(fields: GenerationFields, model: ServedModel, max_tokens: int) -> 
     stop_ids = tuple(dict.fromkeys((*eos_ids, *fields.stop_token_ids)))
     if len(stop_ids) > MAX_STOP_IDS:
         cause = f"there are {len(stop_ids)} with the model's own; at most {MAX_STOP_IDS}"
-        raise RequestError("stop_token_ids", cause, code="invalid_value")
+        raise RequestError("stop_token_ids", cause)
     if fields.min_tokens > max_tokens:
         cause = f"{fields.min_tokens} are more than the {max_tokens} that may be generated"
-        raise RequestError("min_tokens", cause, code="invalid_value")
+        raise RequestError("min_tokens", cause)
     return Sampling(
         temperature=temperature if temperature >= _COLDEST else 0.0,
         top_k=min(max(_given(fields.top_k, defaults.top_k), 0), model.vocab_size),

@@ -17,14 +17,10 @@ from srtkit.serve.errors import RequestError
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-MAX_N = 128
-MAX_STOPS = 16
-MAX_LOGPROBS = 20
-
 Text = Annotated[str, Meta(min_length=1)]
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Tokens = Annotated[int, Meta(ge=1)]
-Logprobs = Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)]
+Logprobs = Annotated[int, Meta(ge=0, le=20)]
 
 
 class GenerationFields(msgspec.Struct, kw_only=True):
@@ -34,7 +30,7 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     Prompts of different `cache_salt` share no cached pages.
     """
 
-    n: Annotated[int, Meta(ge=1, le=MAX_N)] = 1
+    n: Annotated[int, Meta(ge=1, le=128)] = 1
     temperature: Annotated[float, Meta(ge=0)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1)] | None = None
@@ -44,7 +40,7 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     max_completion_tokens: Tokens | None = None
     max_new_tokens: Tokens | None = None
     min_tokens: Annotated[int, Meta(ge=0)] = 0
-    stop: Text | Annotated[list[Text], Meta(max_length=MAX_STOPS)] = []
+    stop: Text | Annotated[list[Text], Meta(max_length=16)] = []
     stop_token_ids: list[int] = []
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
@@ -77,42 +73,29 @@ class StreamOptions(msgspec.Struct):
 
 
 NOT_YET: Mapping[str, tuple[object, ...]] = {
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "functions": ([],),
-    "function_call": ("none", "auto"),
+    **dict.fromkeys(("frequency_penalty", "presence_penalty"), (0,)),
+    **dict.fromkeys(("repetition_penalty", "length_penalty", "best_of"), (1,)),
+    **dict.fromkeys(("tools", "functions", "tool_calls"), ([],)),
+    **dict.fromkeys(("tool_choice", "function_call"), ("none", "auto")),
     "response_format": ({"type": "text"},),
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "repetition_penalty": (1,),
-    "length_penalty": (1,),
-    "logit_bias": ({},),
-    "best_of": (1,),
-    "suffix": ("",),
-    "echo": (False,),
-    "store": (False,),
     "modalities": (["text"],),
-    "use_beam_search": (False,),
-    "continue_final_message": (False,),
-    "spaces_between_special_tokens": (True,),
-    "return_token_ids": (False,),
-    "return_tokens_as_token_ids": (False,),
-    "return_hidden_states": (False,),
-    "no_stop_trim": (False,),
-    "return_logprob": (False,),
-    "continuous_usage_stats": (False,),
+    "logit_bias": ({},),
+    "suffix": ("",),
+    **dict.fromkeys(("echo", "store", "use_beam_search", "continue_final_message", "continuous_usage_stats"), (False,)),
+    **dict.fromkeys(("return_token_ids", "return_tokens_as_token_ids", "return_hidden_states"), (False,)),
+    **dict.fromkeys(("return_logprob", "no_stop_trim"), (False,)),
     **dict.fromkeys(("guided_json", "guided_regex", "guided_choice", "guided_grammar", "guided_decoding_backend"), ()),
     **dict.fromkeys(("structured_outputs", "json_schema", "regex", "ebnf", "structural_tag", "stop_regex"), ()),
     **dict.fromkeys(("prompt_logprobs", "top_logprobs_num", "token_ids_logprob", "logprob_start_len"), ()),
     **dict.fromkeys(("allowed_token_ids", "bad_words", "logits_processors", "custom_logit_processor"), ()),
     **dict.fromkeys(("audio", "image_data", "prediction", "web_search_options", "verbosity", "reasoning_effort"), ()),
-    **dict.fromkeys(("truncate_prompt_tokens", "chat_template", "documents", "lora_path", "input_embeds"), ()),
+    **dict.fromkeys(("truncate_prompt_tokens", "chat_template", "documents", "lora_path", "tool_call_id"), ()),
 }
 """Fields we know of and do not do yet, with the values (besides null) that ask for nothing."""
 
 NO_EFFECT = frozenset(
-    ("user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "parallel_tool_calls")
-) | {"include_obfuscation"}
+    ("user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "include_obfuscation")
+) | {"parallel_tool_calls"}
 """Fields that are right to accept and change nothing in an answer of this server."""
 
 
@@ -132,13 +115,14 @@ def parse(raw: object, kind: type[T], unknown: Callable[[str], None], path: str 
     if not isinstance(raw, dict):
         raise RequestError(path.rstrip("."), "a JSON object is expected", code="invalid_type")
     given = {name: value for name, value in raw.items() if value is not None}
-    for name in given.keys() - set(kind.__struct_fields__) - NO_EFFECT:
+    for name, value in given.items():
+        if name in kind.__struct_fields__ or name in NO_EFFECT:
+            continue
         if name not in NOT_YET:
             unknown(path + name)
-        elif given[name] not in NOT_YET[name]:
-            raise RequestError(
-                path + name, "this server does not support it yet", "leave it out", code="unsupported_parameter"
-            )
+        elif value not in NOT_YET[name]:
+            cause = "this server does not support it yet"
+            raise RequestError(path + name, cause, "leave it out", code="unsupported_parameter")
     try:
         return msgspec.convert(given, kind)
     except msgspec.ValidationError as error:
@@ -150,4 +134,4 @@ def _mistake(text: str, path: str) -> RequestError:
     if missing := re.fullmatch(r"Object missing required field `(\w+)`", text):
         return RequestError(path + missing[1], "it is required", code="missing_required_parameter")
     cause, _, place = text.partition(" - at `$.")
-    return RequestError(path + place.rstrip("`"), cause[:1].lower() + cause[1:], code="invalid_value")
+    return RequestError(path + place.rstrip("`"), cause[:1].lower() + cause[1:])

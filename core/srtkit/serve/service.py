@@ -6,12 +6,11 @@ Knows no route and no form of an answer. Everything but the pump's thread runs i
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from srtkit.config.settings import ServerSection
@@ -24,12 +23,13 @@ from srtkit.spec.errors import EngineError, SrtError, TransportTimeout
 from srtkit.spec.messages import Message, Reply, decode
 from srtkit.spec.transport import Receiver
 
-CONTROL_SECONDS = 30.0
+T = TypeVar("T")
+
+ENGINE_SECONDS = 30.0
+"""How long the engine may take to answer what is no request of a client."""
 _PUMP_SECONDS = 0.2
 _MAX_WARNINGS = 100
 _log = logging.getLogger(__name__)
-
-Info = Mapping[str, Any] | Callable[[], Awaitable[Mapping[str, Any]]]
 
 
 class Job:
@@ -89,22 +89,22 @@ class Job:
 
 
 class Service:
-    """One served model. `info` is what /server_info answers, or makes it; `degraded` names fallbacks in use."""
+    """One served model. `info` is what /server_info says of the run; `degraded` names fallbacks in use."""
 
     def __init__(
         self,
         frontend: Frontend,
         model: ServedModel,
-        info: Info,
+        info: Mapping[str, Any],
         settings: ServerSection,
         degraded: tuple[str, ...] = (),
     ) -> None:
         self.frontend = frontend
         self.model = model
+        self.info = info
         self.settings = settings
         self.degraded = degraded
         self.metrics = Metrics(lambda: frontend.stats, bool(degraded))
-        self._info = info
         self._jobs: dict[str, Job] = {}
         self._replies: dict[int, asyncio.Future[Reply]] = {}
         self._warned: set[str] = set()
@@ -136,7 +136,7 @@ class Service:
     def open(self, prompts: Sequence[Prompt], id_: str, arrived: float, n: int = 1) -> Job:
         """Send all prompts of a request, or none. `arrived` is `time.monotonic()` of the request."""
         if id_ in self._jobs:
-            raise RequestError("rid", f"a request {id_!r} is running", "choose another", code="invalid_value")
+            raise RequestError("rid", f"a request {id_!r} is running", "choose another")
         generations: list[Generation] = []
         try:
             for prompt in prompts:
@@ -169,18 +169,10 @@ class Service:
         """Have the engine do an operation; its answer. Raises `EngineError` or `TransportTimeout`."""
         waiter = asyncio.get_running_loop().create_future()
         self._replies[self.frontend.control(op)] = waiter
-        try:
-            reply = await asyncio.wait_for(waiter, CONTROL_SECONDS)
-        except TimeoutError:
-            cause = f"the engine did not answer {op!r} within {CONTROL_SECONDS:.0f} s"
-            raise TransportTimeout("server", cause, "see /health_generate") from None
+        reply = await in_time(waiter)
         if reply.error:
             raise EngineError("engine", reply.error)
         return reply.value
-
-    async def info(self) -> dict[str, Any]:
-        """What is known of the server, as plain data."""
-        return dict(await self._info() if callable(self._info) else self._info)
 
     def unknown_field(self, name: str) -> None:
         """A request field that nobody knows: refused, or one warning for each name."""
@@ -191,33 +183,34 @@ class Service:
             _log.warning("requests hold the unknown field %r; it is ignored", name)
 
 
+async def in_time(answer: Awaitable[T]) -> T:
+    """What the engine answers. Raises `TransportTimeout` when that takes longer than `ENGINE_SECONDS`."""
+    try:
+        return await asyncio.wait_for(answer, ENGINE_SECONDS)
+    except TimeoutError:
+        raise TransportTimeout("engine", f"it did not answer within {ENGINE_SECONDS:g} s") from None
+
+
 def new_id(prefix: str) -> str:
     """An id for an answer."""
     return f"{prefix}-{uuid4().hex}"
 
 
 def start_pump(receiver: Receiver, service: Service, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
-    """Feed the service from a thread that waits for the engine; the result stops it and waits for its end.
+    """Feed the service from a thread that waits for the engine; the result ends it, to be called in the loop's life.
 
     All messages that have arrived cost the loop one callback. The receiver is that thread's until it has ended.
     """
     stop = threading.Event()
 
-    def call(function: Callable[[Any], None], argument: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has closed: nobody is left to tell
-            loop.call_soon_threadsafe(function, argument)
-
     def pump() -> None:
         try:
             while not stop.is_set():
-                batch = receiver.drain(_PUMP_SECONDS)
-                if batch:
-                    call(service.feed, [decode(frames[0]) for frames in batch])
-        except SrtError as error:
-            call(service.fail, error)
-        except Exception as error:  # without a pump every client would wait for ever
-            _log.exception("messages of the engine cannot be read")
-            call(service.fail, EngineError("engine", f"its messages cannot be read: {error!r}"))
+                if batch := receiver.drain(_PUMP_SECONDS):
+                    loop.call_soon_threadsafe(service.feed, [decode(frames[0]) for frames in batch])
+        except Exception as error:  # of any kind: without a pump every client would wait for ever
+            failure = error if isinstance(error, SrtError) else EngineError("engine", f"sent nonsense: {error!r}")
+            loop.call_soon_threadsafe(service.fail, failure)
 
     thread = threading.Thread(target=pump, name="srtkit-pump", daemon=True)
     thread.start()

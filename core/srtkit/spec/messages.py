@@ -148,7 +148,8 @@ class Stats(msgspec.Struct, frozen=True, tag=True):
 Message = Submit | Abort | Control | Deltas | Reply | Ready | Failed | Stats
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(tuple[int, Message])
+_envelope = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw])  # opened first: another schema has other messages
+_decoder = msgspec.msgpack.Decoder(Message)
 
 
 def encode(message: Message) -> bytes:
@@ -159,12 +160,12 @@ def encode(message: Message) -> bytes:
 def decode(frame: bytes | memoryview) -> Message:
     """The message of a frame; `TransportError` when it is damaged or of another schema."""
     try:
-        schema, message = _decoder.decode(frame)
-    except msgspec.DecodeError as error:
+        schema, body = _envelope.decode(frame)
+        if schema == SCHEMA:
+            return _decoder.decode(body)
+    except (msgspec.DecodeError, RecursionError) as error:
         raise TransportError("messages", f"a frame is not a message: {error}") from error
-    if schema != SCHEMA:
-        raise TransportError("messages", f"schema {schema}, this core speaks {SCHEMA}", "use equal versions")
-    return message
+    raise TransportError("messages", f"schema {schema}, this core speaks {SCHEMA}", "use equal versions")
 
 
 def ints(data: bytes) -> Ints:

@@ -89,7 +89,9 @@ class ChatTemplate:
         if self._template is None:
             raise Unsupported(_PART, "this model has no chat template", "use /v1/completions")
         try:
-            return self._template.render({"documents": None, **names, **self._tokens, "messages": messages})
+            return self._template.render(
+                {"documents": None, "tools": None, **names, **self._tokens, "messages": messages}
+            )
         except Exception as error:  # a template is a program: any error can come out of it
             remedy = "change the messages to what this model's template accepts, or use /v1/completions"
             raise ChatError(_PART, f"it refused the messages: {error}", remedy) from error

@@ -91,12 +91,13 @@ class TorchAttention(AttentionBackend):
             entries.first.write(plan.slots, k)
             entries.second.write(plan.slots, v)
             return
-        tokens = k.shape[0]
-        for rows, new in zip(entries.rows, (k, v), strict=True):
-            if plan.consecutive is not None:
-                rows[plan.consecutive].copy_(new.reshape(tokens, -1))
-            else:
-                rows.index_copy_(0, plan.slots, new.reshape(tokens, -1))
+        k_rows, v_rows = entries.rows
+        if plan.consecutive is not None:
+            k_rows[plan.consecutive].copy_(k)
+            v_rows[plan.consecutive].copy_(v)
+        else:
+            k_rows.index_copy_(0, plan.slots, k)
+            v_rows.index_copy_(0, plan.slots, v)
 
     def attend(
         self,
@@ -118,9 +119,7 @@ class TorchAttention(AttentionBackend):
         heads = self._heads
         shape = (q.shape[0], heads.kv_heads, heads.ratio, heads.head_dim)
         output = fast_path.Output(out.view(shape), None if lse is None else lse.view(*shape[:3], 1))
-        fast_path.attend(
-            plan.calls[rows], q.view(shape), entries.rows, fresh, self._spec.scale, plan.buffers, output
-        )
+        fast_path.attend(plan.calls[rows], q.view(shape), entries.rows, fresh, self._spec.scale, plan.buffers, output)
 
     def parts(self) -> AttentionParts:
         """Dense attention and the slot mover."""

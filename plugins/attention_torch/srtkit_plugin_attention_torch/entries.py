@@ -14,7 +14,7 @@ from srtkit.spec.attention import LayerHandle
 class TokenPlane:
     """One plane [pages, page_tokens, *entry], addressed by slot = page * page_tokens + offset.
 
-    `rows` is the same memory as [slots, entry size] where pages are adjacent, else None. An fp8 plane
+    `rows` is the same memory as [slots, *entry] where pages are adjacent, else None. An fp8 plane
     holds value / scale; `scale` is a float32 scalar or one per head (the entry's first dimension).
     """
 
@@ -29,7 +29,7 @@ class TokenPlane:
         self._raw = plane.view(torch.uint8) if self.fp8 else plane  # index operations do not know fp8
         self.rows: Tensor | None = None
         if self._raw.is_contiguous():
-            self.rows = self._raw.view(plane.shape[0] * self.page_tokens, -1)
+            self.rows = self._raw.view(-1, *self.entry)
 
     def write(self, slots: Tensor, values: Tensor) -> None:
         """Store values [n, *entry] at int64 `slots` [n]."""
@@ -53,13 +53,13 @@ class TokenPlane:
 
     def _put(self, slots: Tensor, raw: Tensor) -> None:
         if self.rows is not None:
-            self.rows.index_copy_(0, slots, raw.reshape(len(slots), -1))
+            self.rows.index_copy_(0, slots, raw)
         else:
             self._raw[slots // self.page_tokens, slots % self.page_tokens] = raw
 
     def _take(self, slots: Tensor) -> Tensor:
         if self.rows is not None:
-            return self.rows.index_select(0, slots).view(-1, *self.entry)
+            return self.rows.index_select(0, slots)
         return self._raw[slots // self.page_tokens, slots % self.page_tokens]
 
 
@@ -73,7 +73,7 @@ class Entries:
         first, second = names
         self.first = TokenPlane(layer.planes[first], scales.get("k"))
         self.second = TokenPlane(layer.planes[second], scales.get("k" if self.latent else "v"))
-        self.rows: tuple[Tensor, Tensor] | None = None  # both planes as [slots, entry size], if both have that form
+        self.rows: tuple[Tensor, Tensor] | None = None  # both planes' rows, if both have them
         if self.first.rows is not None and self.second.rows is not None:
             self.rows = (self.first.rows, self.second.rows)
 

@@ -37,13 +37,13 @@ class Heads:
 
 
 class Buffers:
-    """Memory of one plan: gathered keys and values [tokens, width], and partial results in float32.
+    """Memory of one plan: gathered keys and values [tokens, kv_heads, head_dim], and partial results in float32.
 
     Untouched parts cost nothing: the kernel of the operating system gives a page at its first use.
     """
 
     def __init__(self, heads: Heads, gathered: int, tokens: int, dtype: torch.dtype) -> None:
-        self.k = torch.empty(gathered, heads.width, dtype=dtype)
+        self.k = torch.empty(gathered, heads.kv_heads, heads.head_dim, dtype=dtype)
         self.v = torch.empty_like(self.k)
         self.out = torch.empty(tokens, heads.kv_heads, heads.ratio, heads.head_dim)
         self.lse = torch.empty(tokens, heads.kv_heads, heads.ratio, 1)
@@ -64,7 +64,7 @@ class StoredKeys:
             self.k, self.v = self.k_rows.as_strided(size, stride), self.v_rows.as_strided(size, stride)
 
     def load(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """From a layer's planes as [slots, width]."""
+        """From a layer's planes [slots, kv_heads, head_dim]."""
         if self.index is None:
             begin = self.first * k.stride(0)
             return (
@@ -96,7 +96,7 @@ class Call(ABC):
 
     @abstractmethod
     def keys(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values from planes [slots, width]."""
+        """Keys and values from planes [slots, kv_heads, head_dim]."""
 
     @abstractmethod
     def fresh_keys(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -235,7 +235,7 @@ def attend(
     buffers: Buffers,
     output: Output,
 ) -> None:
-    """Run the calls of a step for one layer: q [T, kv_heads, ratio, head_dim], planes (k, v) [slots, width]."""
+    """Run the calls of a step for one layer: q [T, kv_heads, ratio, head_dim], planes (k, v) [slots, kv_heads, head_dim]."""
     for call in calls:
         k, v = call.keys(*planes) if fresh is None or not call.fresh else call.fresh_keys(*fresh)
         out, lse = flash(call.arrange(q), k, v, is_causal=call.causal, attn_mask=call.mask, scale=scale)

@@ -82,6 +82,8 @@ class StepCut:
     def __init__(self, n_query: Ints, context: Ints, pages: Ints, page_tokens: int, window: int, budget: int) -> None:
         self.pages = pages
         self.page_tokens = page_tokens
+        self._first_slots: Slots = pages.astype(np.int64) * page_tokens
+        self._offsets: Slots = np.arange(page_tokens)
         self.budget = budget
         self.n_query: list[int] = n_query.tolist()
         self.context: list[int] = context.tolist()
@@ -143,14 +145,15 @@ class StepCut:
             first = self._first_key(row, shared[row])
             n_key = self.context[row] - first
             return Piece(self.token[row], 1, 1, n_key, self._slots(row, first, self.context[row]), place)
-        first_key = np.array([self._first_key(r, shared[r]) for r in range(row, stop)])
-        lengths = np.array(self.context[row:stop]) - first_key
+        own = [self._slots(r, self._first_key(r, shared[r]), self.context[r]) for r in range(row, stop)]
+        lengths = np.array([len(slots) for slots in own], np.int32)
         n_key = int(lengths.max())
-        positions = first_key[:, None] + np.minimum(np.arange(n_key), lengths[:, None] - 1)
-        page = np.take_along_axis(self.pages[row:stop], positions // self.page_tokens, 1)
-        slots = page.astype(np.int64) * self.page_tokens + positions % self.page_tokens
-        ragged = lengths.astype(np.int32) if lengths.min() < n_key else None
-        return Piece(self.token[row], stop - row, 1, n_key, slots.reshape(-1), place, ragged)
+        padded = np.empty((stop - row, n_key), np.int64)
+        for target, slots in zip(padded, own, strict=True):
+            target[: len(slots)] = slots
+            target[len(slots) :] = slots[-1]
+        ragged = lengths if lengths.min() < n_key else None
+        return Piece(self.token[row], stop - row, 1, n_key, padded.reshape(-1), place, ragged)
 
     def _equal_fresh_run(self, row: int, end: int, shared: Sequence[int]) -> int:
         """Where the run of short rows ends that, like `row`, have only fresh tokens left to meet."""
@@ -183,9 +186,8 @@ class StepCut:
     def _slots(self, row: int, begin: int, end: int) -> Slots:
         """Slots of the row's tokens [begin, end)."""
         size = self.page_tokens
-        page = self.pages[row, begin // size : -(-end // size)].astype(np.int64)
-        whole = (page[:, None] * size + np.arange(size)).reshape(-1)
-        return whole[begin % size :][: end - begin]
+        first = self._first_slots[row, begin // size : -(-end // size), None]
+        return (first + self._offsets).reshape(-1)[begin % size :][: end - begin]
 
     def _given_groups(self, hint: PrefixGroups) -> Iterable[Group]:
         """The hint, cut to what all queries of the members see."""

@@ -61,7 +61,7 @@ class RadixCache(PrefixCache):
         node = self._tree.root(key.namespace)
         parts: list[Ints] = []
         for child, common in self._tree.walk(node, segment_of(key, self._usable(key))):
-            node = child if common == len(child.segment) else self._tree.split(child, common)
+            node = child if common == child.n_tokens else self._tree.split(child, common)
             node.hits += 1
             parts.append(node.pages)
         self._tree.touch(node, self._now, key.priority)
@@ -81,7 +81,7 @@ class RadixCache(PrefixCache):
         hold = _hold(lease)
         leased, count = hold.pages.shape[1], upto // self._page_size
         assert count >= leased, "insert ends before its lease"
-        mine = np.stack([pages[name][:count] for name in self._names])
+        mine = np.array([pages[name][:count] for name in self._names])
         assert mine.shape[1] == count, "insert covers less than it says"
         if hold.age != self._age:
             return lease, self._remaps(mine[:, :leased], hold.pages)
@@ -89,7 +89,7 @@ class RadixCache(PrefixCache):
         self._now += 1
         node, parts = hold.node, [hold.pages]
         for child, common in self._tree.walk(node, segment.tail(lease.length)):
-            node = child if common == len(child.segment) else self._tree.split(child, common)
+            node = child if common == child.n_tokens else self._tree.split(child, common)
             parts.append(node.pages)
         theirs = self._joined(parts)
         known = theirs.shape[1]
@@ -186,7 +186,10 @@ class RadixCache(PrefixCache):
 
     def _remaps(self, mine: Ints, theirs: Ints) -> list[Remap]:
         """Where the caller's pages are not the cache's."""
-        rows, columns = np.nonzero(mine != theirs)
+        differs = mine != theirs
+        if not differs.any():
+            return []
+        rows, columns = np.nonzero(differs)
         return [
             Remap(self._names[row], index, int(mine[row, index]), int(theirs[row, index]))
             for row, index in zip(rows.tolist(), columns.tolist(), strict=True)

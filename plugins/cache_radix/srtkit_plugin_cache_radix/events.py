@@ -43,7 +43,7 @@ class EventLog:
     def _hashes(self, node: Node) -> tuple[int, ...]:
         before = _before(node) or int.from_bytes(blake2b(_namespace(node), digest_size=8).digest(), "little")
         hashes = []
-        for start in range(0, len(node.segment), self._page_size):
+        for start in range(0, node.n_tokens, self._page_size):
             before = _chained(before, node.segment.tail(start).head(self._page_size))
             hashes.append(before)
         return tuple(hashes)

@@ -31,18 +31,17 @@ class Segment:
         self.ids = ids
         self.marks = marks
 
-    def __len__(self) -> int:
-        return len(self.ids)
-
     def common(self, other: Segment) -> int:
         """How many leading tokens both have."""
         n = min(len(self.ids), len(other.ids))
         if n == 0:
             return 0
         differs = self.ids[:n] != other.ids[:n]
-        first = int(differs.argmax())
+        first = int(differs.argmax())  # of the first True, or 0
         if differs[first]:
             n = first
+        if not self.marks:
+            return n
         for (at, mine), (_, theirs) in zip(self.marks, other.marks, strict=False):
             if at >= n:
                 break

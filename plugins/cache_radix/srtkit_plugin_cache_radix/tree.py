@@ -42,7 +42,13 @@ class Node:
     @property
     def n_pages(self) -> int:
         """Pages of each component."""
-        return len(self.pages[0])
+        n: int = self.pages.shape[1]
+        return n
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of its segment."""
+        return len(self.segment.ids)
 
 
 class Tree:
@@ -77,15 +83,18 @@ class Tree:
 
         The caller may split a child at that number before it asks for the next.
         """
-        while len(rest) >= self.page_size:
-            child = node.children.get(rest.page_id(self.page_size))
+        page_size = self.page_size
+        left = len(rest.ids)
+        while left >= page_size:
+            child = node.children.get(rest.page_id(page_size))
             if child is None:
                 return
-            length = len(child.segment)
+            length = child.n_tokens
             common = child.segment.common(rest)
-            common -= common % self.page_size
+            common -= common % page_size
+            left -= common
             yield child, common
-            if common < length:
+            if common < length or not left:
                 return
             node, rest = child, rest.tail(common)
 
@@ -187,6 +196,9 @@ class Tree:
         if keep:
             leaf.segment, leaf.pages = leaf.segment.head(keep * self.page_size), leaf.pages[:, :keep]
             leaf.hashes = leaf.hashes[:keep]
+            whole = leaf.segment.ids.base
+            if whole is not None and len(whole) > 2 * leaf.n_tokens:
+                leaf.segment = leaf.segment.copy()  # a view would keep the whole array alive
             return pages
         assert leaf.ticket is not None and not leaf.children
         self._queue.discard(leaf.ticket)

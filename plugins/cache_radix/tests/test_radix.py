@@ -137,6 +137,20 @@ def test_evicts_exactly_as_many_from_the_ends() -> None:
     assert cache.stats().entries == 0
 
 
+def test_what_is_left_of_a_node_does_not_keep_all_of_it_in_memory() -> None:
+    cache = new_cache()
+    store(cache, key("ABCDEFGH"), list(range(1, 9)))
+    cache.release(cache.match(key("A")))
+    for _ in range(6):
+        cache.evict("full", 1)
+    root = cache._tree.find_root(b"")
+    assert root is not None
+    (head,) = root.children.values()
+    for node in (head, *head.children.values()):
+        whole = node.segment.ids.base
+        assert whole is None or len(whole) <= 2 * node.n_tokens
+
+
 def test_a_parent_goes_only_after_its_children() -> None:
     cache = new_cache()
     store(cache, key("ABC"), [1, 2, 3])

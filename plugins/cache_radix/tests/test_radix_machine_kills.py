@@ -112,7 +112,7 @@ FAULTS: dict[str, Break] = {
     "reset forgets no leases": replacing(RadixCache, "reset", lambda _: ages_nothing),
     "reset keeps the tree": replacing(RadixCache, "reset", lambda _: lambda self: self._evicted([])),
     "compares the first page only": replacing(
-        Segment, "common", lambda _: lambda self, other: min(len(self), len(other))
+        Segment, "common", lambda _: lambda self, other: min(len(self.ids), len(other.ids))
     ),
     "compares ids only": replacing(
         Segment, "common", lambda right: lambda self, other: right(Segment(self.ids), Segment(other.ids))

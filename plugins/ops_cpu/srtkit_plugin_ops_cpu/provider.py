@@ -6,6 +6,7 @@ At one row a kernel's launch (1 to 4 µs) outweighs its work, so what counts is 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -19,15 +20,23 @@ PART = "ops:cpu"
 PACK_ROWS = 32
 
 
+@lru_cache
+def _scalar(value: float) -> Tensor:
+    """As a tensor [1]: a Python number would be wrapped anew by every call, which costs as much as the call."""
+    return torch.tensor([value])
+
+
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """x [T, H] → [T, H]; torch computes in float32 and rounds once."""
-    return torch.rms_norm(x, (x.shape[-1],), weight, eps)
+    """x [T, H] → [T, H]; float32 inside. `torch.rms_norm` does the same in twice as many kernels."""
+    wide = x.float()
+    length = torch.linalg.vector_norm(wide, 2, -1, True)
+    scale = torch.addcmul(_scalar(eps), length, length, value=1 / x.shape[-1]).rsqrt_()
+    return (wide * scale).type_as(x).mul_(weight)
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
     """`residual` += x, then the norm of it."""
-    residual.add_(x)
-    return torch.rms_norm(residual, (residual.shape[-1],), weight, eps)
+    return rms_norm(residual.add_(x), weight, eps)
 
 
 def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> None:

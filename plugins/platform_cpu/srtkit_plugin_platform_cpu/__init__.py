@@ -1,1 +1,75 @@
-"""srtkit plugin `srtkit-plugin-platform-cpu`."""
+"""The CPU platform: facts from the operating system, and defaults for it. Imports no torch.
+
+Always here, so detection asks it last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from srtkit.spec import hookimpl
+from srtkit.spec.facts import DeviceFacts
+from srtkit.spec.platform import Platform, PlatformBuild, PlatformDefaults, PlatformDescriptor
+from srtkit_plugin_platform_cpu.facts import DTYPES, cpu_facts
+
+
+class Options(BaseModel):
+    """`[platform.options]` of this plugin."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    threads: int | None = Field(
+        None, ge=1, description="threads that compute; by default one for each physical core this process may use"
+    )
+    pin: bool = Field(False, description="keep each computing thread on a core of its own")
+
+
+def probe(options: BaseModel) -> Sequence[DeviceFacts]:
+    """This machine."""
+    return (cpu_facts(),)
+
+
+def assume(architecture: str) -> DeviceFacts | None:
+    """A machine of 16 GiB, to check a configuration elsewhere."""
+    if architecture not in ("x86_64", "aarch64"):
+        return None
+    return DeviceFacts("cpu", f"assumed {architecture}", architecture, memory_bytes=16 << 30, dtypes=DTYPES)
+
+
+def defaults(facts: DeviceFacts) -> PlatformDefaults:
+    """Half of the memory at most, and 4 GiB of KV pages: other programs live here too.
+
+    `dummy` is no default loader: made-up weights must be asked for.
+    """
+    return PlatformDefaults(
+        plugins={
+            "attention": ("torch",),
+            "graph_runner": ("eager",),
+            "ops": ("cpu",),
+            "prefix_cache": ("radix",),
+            "transport": ("zmq",),
+            "model_loader": ("gguf", "safetensors"),
+            "models": ("models",),
+        },
+        dtype="bfloat16",
+        memory_fraction=0.5,
+        extra={"kv_gib_cap": "4"},
+    )
+
+
+def build(request: PlatformBuild) -> Platform:
+    """The platform object; sets up the threads of the caller, which must be the one that will compute."""
+    from srtkit_plugin_platform_cpu.platform import CpuPlatform
+
+    assert isinstance(request.options, Options)
+    return CpuPlatform(request.options)
+
+
+@hookimpl
+def srtkit_platform() -> PlatformDescriptor:
+    """Offers `platform:cpu`."""
+    return PlatformDescriptor(
+        contract="1.0", options=Options, probe=probe, assume=assume, defaults=defaults, build=build, priority=0
+    )

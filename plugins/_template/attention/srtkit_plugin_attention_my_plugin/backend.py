@@ -54,7 +54,9 @@ class MyPluginPlan(AttentionPlan):
 
     def chosen(self, rows: Rows) -> list[Row]:
         """The rows that a call covers."""
-        return {Rows.ALL: self.rows, Rows.LEADING: self.rows[: self.leading], Rows.REST: self.rows[self.leading :]}[rows]
+        if rows is Rows.LEADING:
+            return self.rows[: self.leading]
+        return self.rows[self.leading :] if rows is Rows.REST else self.rows
 
     def close(self) -> None:
         """Forget the step."""

@@ -12,7 +12,7 @@ def attend_row(q: Tensor, k: Tensor, v: Tensor, scale: float, dtype: torch.dtype
     The n queries are the last n of the m tokens, and each sees itself and all before it. Query head h
     reads KV head h // (q_heads // kv_heads).
     """
-    grouped = q.to(dtype).unflatten(1, (k.shape[1], -1))
+    grouped = q.to(dtype).view(len(q), k.shape[1], -1, q.shape[2])
     scores = torch.einsum("nkgd,mkd->kgnm", grouped, k.to(dtype)) * scale
     later = torch.ones(len(q), len(k), dtype=torch.bool, device=q.device).triu(len(k) - len(q) + 1)
     weights = scores.masked_fill(later, float("-inf")).softmax(-1)

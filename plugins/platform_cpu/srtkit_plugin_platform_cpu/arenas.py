@@ -1,0 +1,64 @@
+"""Arenas: zeroed memory by purpose, which can be given back and taken again at the same addresses.
+
+A block is an anonymous mapping: the system hands a page out when it is first written, so start-up does
+not wait for gigabytes of zeros, and a released page is zero again when it is next touched.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Sequence
+from math import prod
+
+import torch
+from torch import Tensor
+
+from srtkit.spec.errors import OutOfMemory
+from srtkit.spec.platform import ArenaTag
+
+
+class Arenas:
+    """All blocks of one process. `available` says how many bytes the machine can still give."""
+
+    def __init__(self, part: str, available: Callable[[], int]) -> None:
+        self._part = part
+        self._available = available
+        self._blocks: dict[ArenaTag, list[mmap.mmap]] = {}
+        self._released: set[ArenaTag] = set()
+
+    def reserved(self) -> dict[ArenaTag, int]:
+        """Bytes of every arena that is not released."""
+        return {tag: sum(map(len, blocks)) for tag, blocks in self._blocks.items() if tag not in self._released}
+
+    def allocate(self, tag: ArenaTag, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """A zeroed tensor of this arena. Raises `OutOfMemory` with what is wanted, reserved and available.
+
+        Memory reserved before counts as still to be taken, since it may be untouched.
+        """
+        n_bytes = prod(shape) * dtype.itemsize
+        reserved, available = sum(self.reserved().values()), self._available()
+        if n_bytes + reserved > available:
+            raise OutOfMemory(
+                self._part,
+                f"{tag} wants {n_bytes:,} B, {reserved:,} B are reserved, and {available:,} B are available",
+                "lower memory.fraction or memory.kv_gib, or stop what else uses this machine's memory",
+            )
+        if n_bytes == 0:
+            return torch.zeros(tuple(shape), dtype=dtype)
+        block = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._blocks.setdefault(tag, []).append(block)
+        return torch.frombuffer(block, dtype=torch.uint8).view(dtype).view(tuple(shape))
+
+    def release(self, tag: ArenaTag) -> None:
+        """Give the arena's memory to the system; addresses stay, contents are lost."""
+        for block in self._blocks.get(tag, ()):
+            block.madvise(mmap.MADV_DONTNEED)
+        self._released.add(tag)
+
+    def restore(self, tag: ArenaTag) -> None:
+        """Use the arena again; it reads as zeros."""
+        self._released.discard(tag)
+
+    def close(self) -> None:
+        """Forget all blocks; each is unmapped with its last tensor."""
+        self._blocks.clear()

@@ -1,0 +1,28 @@
+"""`srt explain` of the quick start: wiring and memory, without torch and without reading a weight."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.toml"
+
+EXPLAIN = """
+import sys
+from srtkit.cli.main import main
+code = main(["explain", "--config", sys.argv[1]])
+assert "torch" not in sys.modules, "explaining needs no torch"
+sys.exit(code)
+"""
+
+
+@pytest.mark.model
+def test_the_quickstart_is_explained_before_any_weight_is_read() -> None:
+    command = [sys.executable, "-c", EXPLAIN, str(QUICKSTART)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for words in ("attention:torch", "prefix_cache:radix", "model_loader:gguf", "KV pages", "wiring plan"):
+        assert words in done.stdout
