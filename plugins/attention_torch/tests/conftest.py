@@ -152,8 +152,12 @@ class Run:
         self._fill_pool()
         self.batch, self.view = self._batch(), self._view()
 
-    def run(self, **attend: Any) -> Result:
-        """fill, store, attend. Checks that nothing but the step's slots and the real tokens' results changed."""
+    def run(self, **how: Any) -> Result:
+        """`attend`, set beside the solution."""
+        return self.compare(*self.attend(**how))
+
+    def attend(self, **how: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """fill, store, attend: out and lse. Checks that `store` changed the step's slots only."""
         spec, case = self.case.spec, self.case
         before = {name: plane.clone() for name, plane in self.planes.items()}
         self.backend.fill(self.plan, self.batch, self.view)
@@ -168,8 +172,8 @@ class Run:
             assert torch.equal(new[untouched], old[untouched])
         out = torch.full((self.tokens, spec.q_heads, spec.v_head_dim), CANARY, dtype=DTYPES[spec.dtype])
         lse = torch.full((self.tokens, spec.q_heads), CANARY)
-        self.backend.attend(self.plan, self.layer, self.q, out, lse=lse, **attend)
-        return self.compare(out, lse)
+        self.backend.attend(self.plan, self.layer, self.q, out, lse=lse, **how)
+        return out, lse
 
     def compare(self, out: torch.Tensor, lse: torch.Tensor) -> Result:
         """Set results of the real tokens beside the solution."""

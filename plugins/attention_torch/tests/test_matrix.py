@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 
 if TYPE_CHECKING:
     from conftest import Run
@@ -58,9 +59,7 @@ def pairwise(factors: Mapping[str, Sequence[Any]], seed: int = 1) -> list[dict[s
     def pairs_of(case: Mapping[str, Any]) -> set[Any]:
         return {(a, case[a], b, case[b]) for a, b in itertools.combinations(names, 2)}
 
-    missing = {
-        (a, x, b, y) for a, b in itertools.combinations(names, 2) for x in factors[a] for y in factors[b]
-    }
+    missing = {(a, x, b, y) for a, b in itertools.combinations(names, 2) for x in factors[a] for y in factors[b]}
     cases = []
     while missing:
         a, x, b, y = min(missing, key=repr)
@@ -92,6 +91,19 @@ def test_plain_layers_take_the_fast_path(run: Callable[..., Run], case: dict[str
     step = lay_out(run, case)
     step.run().check()
     assert step.plan.calls is not None  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("dtype", PLAIN["dtype"])
+@pytest.mark.parametrize("window", [0, 24])
+@pytest.mark.parametrize("step", STEPS)
+def test_the_fast_path_agrees_with_the_reference_path(
+    run: Callable[..., Run], step: str, window: int, dtype: str
+) -> None:
+    case = {"step": step, "heads": (3, 3), "window": window, "dtype": dtype}
+    fast, reference = (lay_out(run, {**case, "fast": fast}).attend() for fast in (True, False))
+    allowed = {"float32": 2e-6, "float16": 1e-3, "bfloat16": 8e-3}[dtype]
+    for one, other in zip(fast, reference, strict=True):
+        assert torch.linalg.norm(one.float() - other.float()) <= allowed * torch.linalg.norm(other.float())
 
 
 @pytest.mark.parametrize("case", [c for c in pairwise(FEATURES) if c["causal"] or not c["window"]], ids=name)

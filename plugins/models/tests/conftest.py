@@ -5,6 +5,7 @@ All of it is real code on real numbers; only storage and pages are left out.
 
 from __future__ import annotations
 
+import platform
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,7 +37,8 @@ from srtkit.spec.models import Model, ModelBuild, ModelInputs, ModelOutput, Plan
 from srtkit.spec.platform import Communicator
 from srtkit_plugin_ops_cpu.provider import CpuOps
 
-CPU = DeviceFacts(platform="cpu", name="test", architecture="x86_64")
+PACKS_BF16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+CPU = DeviceFacts("cpu", "this one", platform.machine(), extra={"isa": "avx512f" if PACKS_BF16 else ""})
 
 
 class StateLoader(ModelLoader):

@@ -15,12 +15,21 @@ NAMES = frozenset({"linear", "rms_norm", "add_rms_norm", "rope"})
 DTYPES = frozenset({"bfloat16", "float32"})
 
 
+X86 = frozenset({"x86_64", "AMD64"})
+
+
 def accepts(facts: OpFacts) -> Answer:
-    """Any size, on the CPU, in bfloat16 and float32."""
+    """Any size, on the CPU, in bfloat16 and float32; `linear` where oneDNN packs that type."""
     if facts.device.platform != "cpu":
         return No(f"is for the CPU, not for {facts.device.platform}")
     if facts.dtype not in DTYPES:
         return No(f"has no {facts.dtype}")
+    if facts.op != "linear":
+        return YES
+    if facts.device.architecture not in X86:
+        return No(f"packs weights for x86-64, not for {facts.device.architecture}")
+    if facts.dtype == "bfloat16" and "avx512f" not in facts.device.extra.get("isa", "").split():
+        return No("packs bfloat16 weights for AVX-512, which this processor does not have")
     return YES
 
 

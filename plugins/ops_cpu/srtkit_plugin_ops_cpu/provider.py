@@ -11,7 +11,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from srtkit.spec.errors import DeviceAbsent, Unsupported
+from srtkit.spec.errors import DeviceAbsent
 from srtkit.spec.ops import Op, OpFacts, OpsProvider, WeightOp
 
 PART = "ops:cpu"
@@ -91,15 +91,6 @@ class CpuOps(OpsProvider):
     def __init__(self) -> None:
         if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
             raise DeviceAbsent(PART, "this torch was built without oneDNN", "leave cpu out of [ops] use")
-        self._bf16 = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
     def bind(self, facts: OpFacts) -> Op | WeightOp:
-        if facts.op != "linear":
-            return _FUNCTIONS[facts.op]
-        if facts.dtype == "bfloat16" and not self._bf16:
-            raise Unsupported(
-                PART,
-                "this processor has no instructions that oneDNN needs for bfloat16 (AVX512 or AVX-NE-CONVERT)",
-                'set model.dtype = "float32", or leave cpu out of [ops] use',
-            )
-        return PackedLinear()
+        return PackedLinear() if facts.op == "linear" else _FUNCTIONS[facts.op]

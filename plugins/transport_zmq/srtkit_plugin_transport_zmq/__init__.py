@@ -13,14 +13,11 @@ from srtkit.spec.transport import Transport, TransportBuild, TransportCapabiliti
 
 
 class ZmqOptions(BaseModel):
-    """`[transport.options]`: `bound` is how many messages a sender may be ahead before it waits.
-
-    Half of them wait on its side and half on the receiver's; the kernel's socket buffer comes on top.
-    """
+    """`[transport.options]`: `bound` is how many messages each sender may be ahead of its receiver."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    bound: int = Field(default=1024, ge=2)
+    bound: int = Field(default=1024, ge=1)
 
 
 def capabilities(options: BaseModel) -> TransportCapabilities:

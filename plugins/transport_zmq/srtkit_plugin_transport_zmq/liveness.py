@@ -12,7 +12,7 @@ import os
 import time
 from pathlib import Path
 
-OPENING_S = 1.0
+OPENING_S = 0.2
 """How long a receiver tries to lock: a sender that looks holds a shared lock for some microseconds."""
 
 
