@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.scheduler.simulated_device import VOCAB, SimulatedDevice, expected, mix
-from srtkit_plugin_cache_chunk import srtkit_prefix_cache as chunk_cache
-from srtkit_plugin_cache_radix import srtkit_prefix_cache as radix_cache
 
 from srtkit.scheduler.scheduler import Scheduler, SchedulerLimits
 from srtkit.spec.kv import FULL
 from srtkit.spec.messages import Abort, Deltas, Sampling, Submit, ints
 from srtkit.spec.prefix_cache import PrefixCacheBuild
 from srtkit.spec.step_plan import Column
+from srtkit_plugin_cache_chunk import srtkit_prefix_cache as chunk_cache
+from srtkit_plugin_cache_radix import srtkit_prefix_cache as radix_cache
+from tests.scheduler.invariants import check
+from tests.scheduler.simulated_device import VOCAB, SimulatedDevice, expected, mix
 
 CACHES = {"radix": radix_cache, "chunk": chunk_cache}
 
@@ -74,9 +75,7 @@ class Bench:
 
     def submit(self, prompt: list[int], sampling: Sampling, namespace: bytes = b"", priority: int = 0) -> int:
         rid = len(self.clients) + 1
-        want = expected(
-            prompt, sampling.max_tokens, sampling.stop_ids, sampling.min_tokens, self.limits.max_context
-        )
+        want = expected(prompt, sampling.max_tokens, sampling.stop_ids, sampling.min_tokens, self.limits.max_context)
         self.clients[rid] = Client(want)
         self.scheduler.submit(Submit(rid, np.array(prompt, "<i4").tobytes(), sampling, namespace, priority))
         return rid
@@ -85,11 +84,11 @@ class Bench:
         if not self.clients[rid].ended:
             self.clients[rid].aborted = True
         self.scheduler.abort(Abort(rid))
-        self.scheduler.check()
+        check(self.scheduler)
 
     def turn(self) -> bool:
         plan = self.scheduler.plan()
-        self.scheduler.check()
+        check(self.scheduler)
         if plan.rows:
             assert plan.rows <= self.limits.max_running
             assert plan.tokens <= max(self.limits.chunk_tokens, plan.leading)
@@ -102,7 +101,7 @@ class Bench:
             ends = (due.column(Column.ROW_START) + due.column(Column.ROW_N_QUERY)).tolist()
             self.committed.update(zip(slots, ends, strict=True))
             self.receive(self.scheduler.commit(due, output))
-            self.scheduler.check()
+            check(self.scheduler)
             progressed = True
         news = self.scheduler.news()
         if news is not None:
@@ -198,7 +197,7 @@ def test_any_traffic(scenario: tuple[SchedulerLimits, str, int, list[tuple]]) ->
             bench.abort(1 + args[0] % len(bench.clients))
         elif kind == "flush":
             bench.scheduler.book.flush()
-            bench.scheduler.check()
+            check(bench.scheduler)
     bench.drain()
     bench.verify()
 

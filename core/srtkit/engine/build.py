@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from srtkit.config.prepare import choose_loader
 from srtkit.config.resolve import EngineConfig, GroupChoice
 from srtkit.config.settings import Settings
+from srtkit.engine.loop import EngineLoop
 from srtkit.engine.ops import Binder, Offer
 from srtkit.engine.runner import BoundGroup, ModelRunner, TargetProgram
 from srtkit.engine.weights import fill_weights
@@ -31,6 +33,7 @@ from srtkit.spec.ops import OpsBuild
 from srtkit.spec.platform import Platform, PlatformBuild
 from srtkit.spec.prefix_cache import PrefixCacheBuild
 from srtkit.spec.step_plan import StepKey
+from srtkit.spec.transport import Receiver, Sender
 
 Progress = Callable[[int, int], None]
 """Called as (done, total), in bytes, while weights are loaded."""
@@ -44,8 +47,26 @@ class Built:
 
     scheduler: Scheduler
     runner: ModelRunner
-    ops: Binder
+    config: EngineConfig
     close: Callable[[], None]
+
+    def info(self) -> dict[str, Any]:
+        """Figures for `/server_info`. `kv_resident_bytes` counts pages that were ever used."""
+        memory, limits = self.config.memory, self.config.limits
+        return {
+            "weights_bytes": memory.weights,
+            "kv_bytes": memory.kv,
+            "kv_resident_bytes": (self.scheduler.book.pool.touched + 1) * memory.page_bytes,
+            "kv_tokens": (memory.pages - 1) * limits.page_size,
+            "pages": memory.pages - 1,
+            "page_size": limits.page_size,
+            "workspace_bytes_estimate": memory.workspace,
+            "peak_bytes": self.runner.platform.memory(0).peak,
+        }
+
+    def loop(self, inbox: Receiver, outbox: Sender, on_idle: Callable[[], None] = lambda: None) -> EngineLoop:
+        """The loop over these parts."""
+        return EngineLoop(self.scheduler, self.runner, inbox, outbox, self.config.limits.depth, self.info, on_idle)
 
 
 def build_engine(
@@ -89,7 +110,7 @@ def build_engine(
             one.backend.close()
         platform.close()
 
-    return Built(Scheduler(limits, cache, config.fit), runner, binder, close)
+    return Built(Scheduler(limits, cache, config.fit), runner, config, close)
 
 
 def _load_model(

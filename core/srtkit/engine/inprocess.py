@@ -44,20 +44,6 @@ class Completion:
     logprobs: list[TokenLogprob]
 
 
-@dataclass(frozen=True)
-class Delta:
-    """What is new of a streamed generation."""
-
-    text: str
-    token_ids: list[int]
-    finish_reason: str | None
-
-    @property
-    def finished(self) -> bool:
-        """Whether it is the last one."""
-        return self.finish_reason is not None
-
-
 class Engine:
     """An engine in this process. Use `from_config`; close it, or use it as a context manager."""
 
@@ -100,26 +86,35 @@ class Engine:
             completions = []
             for generation in generations:
                 whole = Piece()
-                while whole.finish_reason is None:
-                    whole.merge(self._wait(generation))
-                completions.append(_completion(generation, whole))
+                while not whole.finished:
+                    whole.merge(_checked(self._wait(generation)))
+                completions.append(
+                    Completion(
+                        text=whole.text,
+                        token_ids=whole.token_ids,
+                        finish_reason=whole.finish_reason or "",
+                        prompt_tokens=generation.prompt_tokens,
+                        cached_tokens=generation.cached_tokens,
+                        logprobs=whole.logprobs,
+                    )
+                )
         return completions
 
-    def stream(self, prompt: str | Sequence[int], **params: Any) -> Iterator[Delta]:
+    def stream(self, prompt: str | Sequence[int], **params: Any) -> Iterator[Piece]:
         """Complete one prompt piece by piece. Leaving the iteration early frees its pages."""
         with self._news:
             (generation,) = self._open(prompt, params)
         try:
-            finished = False
-            while not finished:
+            while True:
                 with self._news:
-                    delta = _delta(generation, self._wait(generation))
-                finished = delta.finished
-                yield delta
+                    piece = _checked(self._wait(generation))
+                yield piece
+                if piece.finished:
+                    return
         finally:
             self._cancel(generation)
 
-    async def astream(self, prompt: str | Sequence[int], **params: Any) -> AsyncIterator[Delta]:
+    async def astream(self, prompt: str | Sequence[int], **params: Any) -> AsyncIterator[Piece]:
         """`stream` for asyncio."""
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
         with self._news:
@@ -127,16 +122,15 @@ class Engine:
             generation.on_news = partial(_wake, loop, woken)
             woken.set()
         try:
-            finished = False
-            while not finished:
+            while True:
                 await woken.wait()
                 woken.clear()
                 with self._news:
                     piece = generation.take()
                 if piece is not None:
-                    delta = _delta(generation, piece)
-                    finished = delta.finished
-                    yield delta
+                    yield _checked(piece)
+                    if piece.finished:
+                        return
         finally:
             generation.on_news = None
             self._cancel(generation)
@@ -220,17 +214,10 @@ class Engine:
     def _compute(self, run: Run, inbox: Receiver, outbox: Sender) -> None:
         doing = "while starting"
         try:
-            from srtkit.engine.build import build_engine
-            from srtkit.engine.loop import EngineLoop
-            from srtkit.parallel.worker import engine_info
+            from srtkit.engine.build import build_engine  # torch, in the thread that computes
 
             built = build_engine(run.settings, run.loaded, run.facts, run.config, run.path, lambda done, total: None)
-
-            def info() -> dict[str, Any]:
-                pool = built.scheduler.book.pool
-                return engine_info(run.config, built.runner.platform.memory(0).peak, pool.touched)
-
-            loop = EngineLoop(built.scheduler, built.runner, inbox, outbox, run.config.limits.depth, info)
+            loop = built.loop(inbox, outbox)
             self._ready.set()
             doing = "during a step"
             loop.run()
@@ -252,23 +239,7 @@ def _listed(prompts: Prompts | str) -> Sequence[str | Sequence[int]]:
     return [prompts] if isinstance(prompts, str) else prompts
 
 
-def _completion(generation: Generation, whole: Piece) -> Completion:
-    _raise_error(whole)
-    return Completion(
-        text=whole.text,
-        token_ids=whole.token_ids,
-        finish_reason=whole.finish_reason or "",
-        prompt_tokens=generation.prompt_tokens,
-        cached_tokens=generation.cached_tokens,
-        logprobs=whole.logprobs,
-    )
-
-
-def _delta(generation: Generation, piece: Piece) -> Delta:
-    _raise_error(piece)
-    return Delta(piece.text, piece.token_ids, piece.finish_reason)
-
-
-def _raise_error(piece: Piece) -> None:
+def _checked(piece: Piece) -> Piece:
     if piece.finish_reason == "error":
         raise EngineError("engine", piece.error)
+    return piece

@@ -33,7 +33,7 @@ def banner(run: Run, ready: dict[str, Any], url: str, seconds: float) -> list[st
         f"ready   in {seconds:.1f} s · {url}",
         "",
         f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json' \\",
-        '    -d \'{"model": "default", "messages": [{"role": "user", "content": "What is the capital of France?"}]}\'',
+        '    -d \'{"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0}\'',
     ]
     lines[5:5] = [f"DEGRADED {sentence}" for sentence in run.wiring.degraded[:2]]
     return lines

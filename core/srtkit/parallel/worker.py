@@ -11,10 +11,8 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import Any
 
 from srtkit.config.prepare import RankSpec, restore
-from srtkit.config.resolve import EngineConfig
 from srtkit.parallel.blame import blame
 from srtkit.plugins.plan import WiringPlan
 from srtkit.spec.errors import SrtError
@@ -38,20 +36,16 @@ def main() -> int:
         transport = plugin.descriptor.build(TransportBuild(Path(spec.folder), plugin.options))
         inbox, outbox = transport.receiver("requests"), transport.sender("deltas")
         from srtkit.engine.build import build_engine
-        from srtkit.engine.loop import EngineLoop
         from srtkit.parallel.progress import load_progress
 
         with load_progress() as progress:
             built = build_engine(settings, loaded, spec.facts, config, Path(spec.path), progress)
 
-        def info() -> dict[str, Any]:
-            return engine_info(config, built.runner.platform.memory(0).peak, built.scheduler.book.pool.touched)
-
-        loop = EngineLoop(built.scheduler, built.runner, inbox, outbox, config.limits.depth, info, on_idle=_collect)
+        loop = built.loop(inbox, outbox, on_idle=_collect)
         gc.collect()
         gc.freeze()
         gc.disable()
-        outbox.send([encode(Ready(name, wiring.digest, info()))])
+        outbox.send([encode(Ready(name, wiring.digest, built.info()))])
         doing = "during a step"
         loop.run()
         built.close()
@@ -59,21 +53,6 @@ def main() -> int:
     except Exception as error:
         return _fail(blame(error, wiring, doing), name, outbox, error)
     return 0
-
-
-def engine_info(config: EngineConfig, peak: int, pages_touched: int) -> dict[str, Any]:
-    """A rank's figures for `/server_info`. `kv_resident_bytes` counts pages that were ever used."""
-    memory = config.memory
-    return {
-        "weights_bytes": memory.weights,
-        "kv_bytes": memory.kv,
-        "kv_resident_bytes": (pages_touched + 1) * memory.page_bytes,
-        "pages": memory.pages - 1,
-        "page_size": config.limits.page_size,
-        "kv_tokens": (memory.pages - 1) * config.limits.page_size,
-        "workspace_bytes_estimate": memory.workspace,
-        "peak_bytes": peak,
-    }
 
 
 def _collect() -> None:

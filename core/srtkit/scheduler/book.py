@@ -135,22 +135,6 @@ class PageBook:
         self._rewritten = False
         return rows.ravel()
 
-    def check(self, running: dict[int, Sequence]) -> None:
-        """Our invariants: every page in one state, and the counts equal what the sequences hold."""
-        self.pool.check()
-        columns = self.columns
-        held = {State.RETIRING: 0, State.PROMPT: 0}
-        seen: list[Ints] = []
-        for slot, sequence in running.items():
-            own = columns.page_table[slot, sequence.own_indices(int(columns.n_pages[slot]))]
-            seen.append(own)
-            held[State.RETIRING if columns.state[slot] == State.RETIRING else State.PROMPT] += len(own)
-        assert held[State.RETIRING] == self.pool.retiring and held[State.PROMPT] == self.pool.in_use
-        pages = np.concatenate(seen) if seen else EMPTY
-        assert len(np.unique(pages)) == len(pages), "two sequences own one page"
-        cached = self.cache.stats().cached_pages.get(self.pool.component, 0)
-        assert cached == self.pool.cached, f"the cache says {cached} pages, the pool {self.pool.cached}"
-
     def _make_free(self, n: int) -> bool:
         component = self.pool.component
         while self.pool.free < n and self.cache.evictable(component):

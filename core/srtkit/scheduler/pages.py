@@ -37,11 +37,6 @@ class PagePool:
         self.touched = max(self.touched, int(pages.max(initial=0)))
         return pages
 
-    def give_back(self, pages: Ints) -> None:
-        """In use → free."""
-        self.in_use -= len(pages)
-        self._push(pages)
-
     def to_cache(self, n: int) -> None:
         """In use → cached: the prefix cache took n pages of a sequence."""
         self.in_use -= n
@@ -62,13 +57,10 @@ class PagePool:
         self.retiring -= len(pages)
         self._push(pages)
 
+    def free_pages(self) -> Ints:
+        """The ids that are free. For tests and debugging."""
+        return self._free[: self.free]
+
     def _push(self, pages: Ints) -> None:
         self._free[self.free : self.free + len(pages)] = pages[::-1]
         self.free += len(pages)
-
-    def check(self) -> None:
-        """Our invariant; tests call it after every step."""
-        counts = (self.free, self.cached, self.in_use, self.retiring, self.in_transfer)
-        assert sum(counts) == self.total and min(counts) >= 0, f"{self.component}: {counts} of {self.total}"
-        free = self._free[: self.free]
-        assert len(np.unique(free)) == self.free and (self.free == 0 or free.min() >= 1), "a page is free twice"

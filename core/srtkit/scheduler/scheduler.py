@@ -7,7 +7,7 @@ never reads a clock and knows no tensor, text or socket.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -327,15 +327,3 @@ class Scheduler:
         if len(self.waiting) >= limits.max_waiting:
             return "the waiting queue is full"
         return ""
-
-    def apply(self, messages: Iterable[Submit | Abort]) -> None:
-        """Absorb in order."""
-        for message in messages:
-            if isinstance(message, Submit):
-                self.submit(message)
-            else:
-                self.abort(message)
-
-    def check(self) -> None:
-        """Our invariants; tests call it after every step."""
-        self.book.check(self.running)

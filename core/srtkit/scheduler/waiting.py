@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -57,9 +57,6 @@ class Waiting:
                 passed.append(entry)
         for entry in passed:
             heapq.heappush(self._heap, entry)
-
-    def __iter__(self) -> Iterator[Sequence]:
-        return iter(list(self._by_rid.values()))
 
 
 def common_prefix(a: Ints, b: Ints) -> int:

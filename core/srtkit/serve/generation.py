@@ -5,7 +5,6 @@ Knows the tokenizer's pieces and no transport. What arrives while nobody reads i
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -46,6 +45,11 @@ class Piece:
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: str | None = None
     error: str = ""
+
+    @property
+    def finished(self) -> bool:
+        """Whether it is the last one."""
+        return self.finish_reason is not None
 
     def merge(self, later: Piece) -> None:
         """Append a later piece."""
@@ -102,14 +106,6 @@ class Generation:
     def take(self) -> Piece | None:
         """The merged news, if any."""
         piece, self.pending = self.pending, None
-        return piece
-
-    async def next(self) -> Piece:
-        """Wait for news (in the event loop that feeds it)."""
-        while (piece := self.take()) is None:
-            woken = asyncio.get_running_loop().create_future()
-            self.on_news = lambda woken=woken: woken.done() or woken.set_result(None)  # type: ignore[misc]
-            await woken
         return piece
 
     def _add(self, piece: Piece) -> None:

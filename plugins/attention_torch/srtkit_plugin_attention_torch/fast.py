@@ -235,7 +235,10 @@ def attend(
     buffers: Buffers,
     output: Output,
 ) -> None:
-    """Run the calls of a step for one layer: q [T, kv_heads, ratio, head_dim], planes (k, v) [slots, kv_heads, head_dim]."""
+    """Run the calls of a step for one layer.
+
+    q [T, kv_heads, ratio, head_dim]; planes (k, v) [slots, kv_heads, head_dim]; fresh (k, v) [T, kv_heads, head_dim].
+    """
     for call in calls:
         k, v = call.keys(*planes) if fresh is None or not call.fresh else call.fresh_keys(*fresh)
         out, lse = flash(call.arrange(q), k, v, is_causal=call.causal, attn_mask=call.mask, scale=scale)

@@ -191,11 +191,11 @@ class Run:
         lse = np.zeros((self.real, spec.q_heads))
         token = 0
         for row in range(len(self.case.rows)):
+            keys, values = self.keys[row].astype(real), self.values[row].astype(real)
             for i in range(self.n_query[row]):
-                seen = self._seen(row, i)
+                seen = np.array(self._seen(row, i))
                 for head in range(spec.q_heads):
-                    k = self.keys[row][seen, head // self.case.ratio].astype(real)
-                    v = self.values[row][seen, head // self.case.ratio].astype(real)
+                    k, v = (x[seen, head // self.case.ratio] for x in (keys, values))
                     scores = (k @ q[token, head]) * real(spec.scale)
                     if spec.soft_cap:
                         scores = real(spec.soft_cap) * np.tanh(scores / real(spec.soft_cap))
@@ -374,6 +374,7 @@ def run() -> Callable[..., Run]:
     return make
 
 
-@pytest.fixture(autouse=True)
-def _quick_torch() -> None:
-    torch.set_grad_enabled(False)
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> None:
+    """Many small operations: a second thread would mostly wait. `test_two_threads` has one."""
+    torch.set_num_threads(1)

@@ -188,6 +188,17 @@ def test_runs_in_inference_mode(run: RunOf) -> None:
         step.run(fresh=step.new).check()
 
 
+def test_two_threads(run: RunOf) -> None:
+    step = run([(1030, 1), (1030, 1, 0, 64), (0, 40), (0, 40), (200, 33)])
+    alone, _ = step.attend()
+    torch.set_num_threads(2)
+    try:
+        step.run().check()
+        assert torch.equal(attend(step)[0], alone)
+    finally:
+        torch.set_num_threads(1)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("window", [0, 5])
 @pytest.mark.parametrize("causal", [True, False])

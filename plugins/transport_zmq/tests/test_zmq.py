@@ -32,7 +32,7 @@ from srtkit.spec.versions import CONTRACTS
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """A private folder with a short path; tests that kill nobody must leave it empty."""
-    path = Path(tempfile.mkdtemp(prefix="srt-"))
+    path = Path(tempfile.mkdtemp(prefix="srtz-"))
     yield path
     shutil.rmtree(path)
 

@@ -97,12 +97,12 @@ class World:
 
 def expected(q: Tensor, stored: list[Tensor], spec: AttentionSpec) -> Tensor:
     """One token's attention: q [q_heads, d] over tokens [heads, d + dv], in float64."""
+    k, v = torch.stack(stored).double().split((spec.head_dim, spec.v_head_dim), -1)
     out = torch.empty(spec.q_heads, spec.v_head_dim, dtype=torch.float64)
     for head in range(spec.q_heads):
-        kv = torch.stack([token[head * spec.kv_heads // spec.q_heads] for token in stored]).double()
-        k, v = kv[:, : spec.head_dim], kv[:, spec.head_dim :]
-        weights = torch.exp(k @ q[head].double() * spec.scale)
-        out[head] = weights @ v / weights.sum()
+        shared = head * spec.kv_heads // spec.q_heads
+        weights = torch.exp(k[:, shared] @ q[head].double() * spec.scale)
+        out[head] = weights @ v[:, shared] / weights.sum()
     return out
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -68,9 +69,10 @@ def rotated(x: Tensor) -> Tensor:
     return torch.cat((turned.real, turned.imag), -1)
 
 
-def wanted_logits(stored: Weights) -> Tensor:
-    """Logits of every token, from the formulas."""
-    w = {name: weight.double() for name, weight in stored.items()}
+@functools.cache
+def wanted_logits(seed: int) -> Tensor:
+    """Logits of every token with the weights of `seed`, from the formulas."""
+    w = {name: weight.double() for name, weight in stored_weights(seed).items()}
     x = w["model.embed_tokens.weight"][torch.tensor(IDS)]
     for layer in ("model.layers.0", "model.layers.1"):
         h = norm(x, w[f"{layer}.input_layernorm.weight"])
@@ -108,8 +110,7 @@ def test_logits_after_loading_and_after_a_reload(
 ) -> None:
     model = make(ops)
     for seed in (1, 2):
-        weights = stored_weights(seed)
-        load(model, weights)
+        load(model, stored_weights(seed))
         table: list[Binding | None] = []
         for index, spec in DESCRIPTOR.plan(REQUEST).attention.items():
             backend = one_sequence(spec)
@@ -119,7 +120,7 @@ def test_logits_after_loading_and_after_a_reload(
             for count in chunks:
                 found.append(model.run(inputs(IDS[start : start + count], start)).logits)
                 start += count
-        wanted = wanted_logits(weights)
+        wanted = wanted_logits(seed)
         assert (torch.cat(found).double() - wanted).norm() / wanted.norm() < 1e-5
 
 
