@@ -93,7 +93,7 @@ def chat(*texts: str, system: str = "") -> list[dict[str, str]]:
 PROMPTS: dict[str, str | list[dict[str, str]]] = {
     "capital": chat("What is the capital of France?"),
     "count": chat("Count from 1 to 10, separated by commas."),
-    "hello": chat("Say hello."),
+    "hello": chat("Say hello in Spanish."),
     "turns": chat("My cat is called Miso.", "What a lovely name!", "What is my cat called?"),
     "pirate": chat("Where is my ship?", system="You talk like a pirate."),
     "library-hours": chat("When can I come?", system=HOUSE_RULES),

@@ -48,10 +48,12 @@ use = ["odd-name"]
 HOUSE = '\n[platform]\nuse = "cpu"\n[transport]\nuse = "inproc"\n'
 GENERATE = """
 import json, sys
+from pathlib import Path
 from srtkit import Engine
+from srtkit.config.settings import load_settings
 tokens = []
 for config in json.loads(sys.argv[1]):
-    with Engine.from_config(config) as engine:
+    with Engine(load_settings(Path(config))) as engine:  # from_config would take another transport
         prompts = [[5, 17, 3], list(range(40)), [9] * 20, [5, 17, 3]]
         done = engine.generate(prompts, temperature=0, max_tokens=12, ignore_eos=True)
         tokens.append([one.token_ids for one in done])

@@ -5,7 +5,7 @@ Nothing here uses the plugin's own mathematics: `Case.solve` loops over queries 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
@@ -374,7 +374,10 @@ def run() -> Callable[..., Run]:
     return make
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _one_thread() -> None:
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
     """Many small operations: a second thread would mostly wait. `test_two_threads` has one."""
+    before = torch.get_num_threads()
     torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -21,7 +21,7 @@ from srtkit.spec.prefix_cache import (
 from srtkit.spec.step_plan import Ints
 from srtkit_plugin_cache_radix import RadixOptions
 from srtkit_plugin_cache_radix.events import EventLog
-from srtkit_plugin_cache_radix.keys import Segment, segment_of
+from srtkit_plugin_cache_radix.keys import segment_of
 from srtkit_plugin_cache_radix.policies import POLICIES
 from srtkit_plugin_cache_radix.tree import Node, Tree
 
@@ -96,7 +96,10 @@ class RadixCache(PrefixCache):
         remaps = self._remaps(mine[:, :known], theirs)
         if known < count:
             # The pages get memory of their own: the node lives longer than `mine` and may be cut.
-            node = self._grown(node, segment.tail(known * self._page_size).copy(), mine[:, known:].copy())
+            tail = segment.tail(known * self._page_size).copy()
+            node = self._tree.attach(node, tail, mine[:, known:].copy(), self._now, key.priority)
+            if self._log is not None:
+                self._log.stored(node)
             theirs = self._joined([theirs, node.pages])
         self._tree.touch(node, self._now, key.priority)
         longer = self._lease(node, theirs)
@@ -161,13 +164,6 @@ class RadixCache(PrefixCache):
         """Tokens of the key that may be matched."""
         length = max(0, min(len(key.ids), key.limit))
         return length - length % self._page_size
-
-    def _grown(self, parent: Node, segment: Segment, pages: Ints) -> Node:
-        """A new leaf below `parent`."""
-        node = self._tree.attach(parent, segment, pages, self._now)
-        if self._log is not None:
-            self._log.stored(node)
-        return node
 
     def _lease(self, node: Node, pages: Ints) -> Lease:
         """Pin the prefix that ends at `node` and has these pages."""

@@ -117,11 +117,12 @@ class Tree:
         self.nodes += 1
         return upper
 
-    def attach(self, parent: Node, segment: Segment, pages: Ints, now: int) -> Node:
+    def attach(self, parent: Node, segment: Segment, pages: Ints, now: int, priority: int) -> Node:
         """A new leaf below `parent`; both arrays become the tree's. It must be pinned next: it is not queued."""
         node = Node(segment, _frozen(pages), segment.page_id(self.page_size), parent)
         assert node.key not in parent.children
-        node.created = now
+        node.created = node.used = now
+        node.priority = priority
         parent.children[node.key] = node
         self.evictable += node.n_pages
         self.nodes += 1

@@ -55,7 +55,8 @@ def test_a_higher_priority_is_kept_for_everybody_after() -> None:
     store(cache, key("B"), [66])
     cache.release(cache.match(key("B", priority=9)))
     cache.release(cache.match(key("B", priority=-3)))
-    assert order(cache) == "AB"
+    store(cache, key("C", priority=-1), [67])
+    assert order(cache) == "CAB"
 
 
 def test_every_policy_has_a_name_in_the_options() -> None:
