@@ -67,8 +67,10 @@ test: $(ENV)
 
 check: lint types imports size docs-current no-cuda test core-alone serve-from-wheels
 
-full: check
-	$(PY) -m pytest -m full $(ARGS)
+# The gates, then every test in both sizes; the result is written where it is committed from.
+full: lint types imports size docs-current no-cuda core-alone serve-from-wheels
+	-$(PY) -m pytest --junit-xml .cache/full.xml $(ARGS)
+	$(PY) -m tools.full_report .cache/full.xml
 
 # --- gates
 

@@ -35,16 +35,21 @@ class Overlay:
         """Run a program to its end; what is in the overlay is found first."""
         path = f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
         outer = {name: value for name, value in os.environ.items() if not name.startswith(("SRT_", "PYTHON", "PIP_"))}
-        environment = {**outer, "PATH": path, "HOME": str(self.home), "PYTHONDONTWRITEBYTECODE": "1"}
+        own = {"HOME": str(self.home), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
         return subprocess.run(
-            command, cwd=cwd or self.home, env=environment, capture_output=True, text=True, timeout=110, check=False
+            command,
+            cwd=cwd or self.home,
+            env={**outer, **own, "PATH": path},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
         )
 
     def install(self, *folders: Path) -> None:
         """Install distributions in place, without network."""
-        pip = [self.python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps"]
-        editable = [word for folder in folders for word in ("--editable", str(folder))]
-        done = self.run([*pip, "--no-build-isolation", *editable])
+        pip = [self.python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
+        done = self.run([*pip, *(word for folder in folders for word in ("--editable", str(folder)))])
         assert done.returncode == 0, done.stderr
 
     def answer(self, code: str, argument: Mapping[str, Any] | Sequence[Any]) -> Any:

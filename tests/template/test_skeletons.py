@@ -53,6 +53,7 @@ def test_all_are_found_and_load_without_torch(made: Made) -> None:
         ]
 
 
+@pytest.mark.timeout(300)
 def test_their_own_tests_pass(made: Made) -> None:
     command = [made.overlay.python, "-W", "error", "-m", "pytest", "-p", "no:cacheprovider", "--import-mode=importlib"]
     place = made.folders["attention"].parent

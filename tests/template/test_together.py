@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 from safetensors.numpy import save_file
 
 from tests.template.conftest import Made
@@ -89,6 +90,7 @@ def write_model(folder: Path, architecture: str) -> Path:
     return folder
 
 
+@pytest.mark.timeout(300)
 def test_an_engine_of_skeletons(made: Made, tmp_path: Path) -> None:
     stored = weights()
     ours = write_model(tmp_path / "npz", "OddNameForCausalLM")

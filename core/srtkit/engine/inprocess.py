@@ -20,13 +20,13 @@ import msgspec
 from srtkit.config.prepare import Run, prepare
 from srtkit.config.settings import Settings, load_settings
 from srtkit.parallel.blame import blame
-from srtkit.serve.frontend import Frontend
-from srtkit.serve.generation import Generation, Piece, TokenLogprob
+from srtkit.serve.frontend import Frontend, QueueFull
+from srtkit.serve.generation import Generation, Piece, Prompt, TokenLogprob
 from srtkit.serve.model import serve_model
-from srtkit.serve.prompts import build_prompts, check_length
+from srtkit.serve.prompts import build_prompts, check_ids, check_length
 from srtkit.serve.requests import GenerationFields
-from srtkit.spec.errors import ConfigError, EngineError, SrtError
-from srtkit.spec.messages import Failed, Reply, decode, encode
+from srtkit.spec.errors import ConfigError, EngineError
+from srtkit.spec.messages import Reply, decode
 from srtkit.spec.transport import Receiver, Sender, Transport, TransportBuild
 
 Prompts = Sequence[str] | Sequence[Sequence[int]]
@@ -49,10 +49,10 @@ class Engine:
 
     def __init__(self, settings: Settings) -> None:
         self._news = threading.Condition()
-        self._folder = tempfile.TemporaryDirectory(prefix="srt-")
         run = prepare(settings)
         self.model = serve_model(run)
         plugin = run.loaded.one("transport")
+        self._folder = tempfile.TemporaryDirectory(prefix="srt-")
         self._transport: Transport = plugin.descriptor.build(TransportBuild(Path(self._folder.name), plugin.options))
         inbox, outbox = self._transport.receiver("requests"), self._transport.sender("deltas")
         requests, self._deltas = self._transport.sender("requests"), self._transport.receiver("deltas")
@@ -81,29 +81,22 @@ class Engine:
         Parameters are those of `/v1/completions`: max_tokens (16), temperature, top_k, top_p, min_p, seed,
         stop, stop_token_ids, ignore_eos, min_tokens, n, skip_special_tokens, cache_salt; and logprobs.
         """
+        wanted = [one for prompt in _listed(prompts) for one in self._prompts(prompt, params)]
+        generations: list[Generation] = []
         with self._news:
-            generations = [one for prompt in _listed(prompts) for one in self._open(prompt, params)]
-            completions = []
-            for generation in generations:
-                whole = Piece()
-                while not whole.finished:
-                    whole.merge(_checked(self._wait(generation)))
-                completions.append(
-                    Completion(
-                        text=whole.text,
-                        token_ids=whole.token_ids,
-                        finish_reason=whole.finish_reason or "",
-                        prompt_tokens=generation.prompt_tokens,
-                        cached_tokens=generation.cached_tokens,
-                        logprobs=whole.logprobs,
-                    )
-                )
-        return completions
+            try:
+                for one in wanted:
+                    generations.append(self._open_in_turn(one))
+                return [self._completion(generation) for generation in generations]
+            finally:
+                for generation in generations:
+                    self._cancel(generation)
 
     def stream(self, prompt: str | Sequence[int], **params: Any) -> Iterator[Piece]:
         """Complete one prompt piece by piece. Leaving the iteration early frees its pages."""
+        (wanted,) = self._prompts(prompt, params)
         with self._news:
-            (generation,) = self._open(prompt, params)
+            generation = self._frontend.open(wanted)
         try:
             while True:
                 with self._news:
@@ -117,8 +110,9 @@ class Engine:
     async def astream(self, prompt: str | Sequence[int], **params: Any) -> AsyncIterator[Piece]:
         """`stream` for asyncio."""
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
+        (wanted,) = self._prompts(prompt, params)
         with self._news:
-            (generation,) = self._open(prompt, params)
+            generation = self._frontend.open(wanted)
             generation.on_news = partial(_wake, loop, woken)
             woken.set()
         try:
@@ -166,7 +160,9 @@ class Engine:
             thread.join(timeout=60)
         self._transport.close()
         self._folder.cleanup()
-        self._frontend.failure = self._frontend.failure or EngineError("engine", "is closed")
+        with self._news:  # whoever still waits is told
+            self._frontend.fail(self._frontend.failure or EngineError("engine", "is closed"))
+            self._news.notify_all()
 
     def __enter__(self) -> Self:
         return self
@@ -174,7 +170,7 @@ class Engine:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _open(self, prompt: str | Sequence[int], params: Mapping[str, Any]) -> list[Generation]:
+    def _prompts(self, prompt: str | Sequence[int], params: Mapping[str, Any]) -> list[Prompt]:
         given = dict(params)
         logprobs = given.pop("logprobs", None)
         unknown = given.keys() - set(GenerationFields.__struct_fields__)
@@ -187,8 +183,31 @@ class Engine:
         if isinstance(prompt, str) and self.model.tokenizer is None:
             raise ConfigError("Engine", "the model was loaded without a tokenizer", "give token ids")
         ids = self.model.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)  # type: ignore[union-attr]
+        check_ids(ids, self.model, "prompt")
         check_length(len(ids), self.model, "prompt")
-        return [self._frontend.open(one) for one in build_prompts(ids, fields, self.model, 16, logprobs)]
+        return build_prompts(ids, fields, self.model, 16, logprobs)
+
+    def _open_in_turn(self, prompt: Prompt) -> Generation:
+        """Open it once the queue has room; the condition is held."""
+        while True:
+            try:
+                return self._frontend.open(prompt)
+            except QueueFull:
+                self._news.wait()
+
+    def _completion(self, generation: Generation) -> Completion:
+        """Wait for its end; the condition is held."""
+        whole = Piece()
+        while not whole.finished:
+            whole.merge(_checked(self._wait(generation)))
+        return Completion(
+            text=whole.text,
+            token_ids=whole.token_ids,
+            finish_reason=whole.finish_reason or "",
+            prompt_tokens=generation.prompt_tokens,
+            cached_tokens=generation.cached_tokens,
+            logprobs=whole.logprobs,
+        )
 
     def _wait(self, generation: Generation) -> Piece:
         """The next piece; the condition is held."""
@@ -223,10 +242,8 @@ class Engine:
             loop.run()
             built.close()
         except Exception as error:
-            failure: SrtError = blame(error, run.wiring, doing)
-            outbox.send([encode(Failed("engine", failure.part, failure.cause, failure.remedy, failure.exit_code))])
             with self._news:
-                self._frontend.fail(failure)
+                self._frontend.fail(blame(error, run.wiring, doing))
                 self._news.notify_all()
             self._ready.set()
 

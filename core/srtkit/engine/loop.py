@@ -42,7 +42,7 @@ class EngineLoop:
         self._in_flight: deque[Handle] = deque()
         self._stopping = False
         self._stats_sent = 0.0
-        self._idle = True
+        self._idle = True  # and everybody knows: nothing has come since the last figures were sent
 
     def run(self) -> None:
         """Until a `shutdown` control message; sequences still running then are dropped."""
@@ -55,8 +55,9 @@ class EngineLoop:
         if not busy and not self._idle:
             self._send_stats()
             self._on_idle()
-        self._idle = not busy
-        self._absorb(wait=0.0 if busy else None)
+            self._idle = True
+        if self._absorb(wait=0.0 if busy else None):
+            self._idle = False
         plan = self.scheduler.plan()
         if plan.rows:
             handle = self._runner.forward(plan)
@@ -72,8 +73,10 @@ class EngineLoop:
     def _commit(self, handle: Handle) -> None:
         self._send(self.scheduler.commit(handle.plan, self._runner.collect(handle)))
 
-    def _absorb(self, wait: float | None) -> None:
-        for frames in self._inbox.drain(wait):
+    def _absorb(self, wait: float | None) -> bool:
+        """Take all messages that have come; whether there were any."""
+        batch = self._inbox.drain(wait)
+        for frames in batch:
             message = decode(frames[0])
             if isinstance(message, Submit):
                 self.scheduler.submit(message)
@@ -81,6 +84,7 @@ class EngineLoop:
                 self.scheduler.abort(message)
             elif isinstance(message, Control):
                 self._control(message)
+        return bool(batch)
 
     def _control(self, message: Control) -> None:
         value: Any = None

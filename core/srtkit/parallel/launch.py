@@ -44,7 +44,7 @@ BUSY_SECONDS = 10.0
 class PortInUse(ConfigError):
     """Another program listens on the port."""
 
-    exit_code = 11
+    exit_code = 80
 
 
 def serve(settings: Settings) -> int:
@@ -64,7 +64,8 @@ def serve(settings: Settings) -> int:
         ready = _await_ready(inbox, rank)
         frontend = Frontend(transport.sender("requests"), model.tokenizer, settings.scheduler.max_waiting)
         service = Service(frontend, model, server_info(run, ready), settings.server, run.wiring.degraded)
-        url = "http://{}:{}".format(*listener.getsockname()[:2])
+        host, port = listener.getsockname()[:2]
+        url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         print("\n".join(banner(run, ready, url, time.monotonic() - began)), flush=True)
         stack.callback(_stop, frontend, rank)
         asyncio.run(_serve_http(service, listener, inbox, rank))

@@ -37,7 +37,7 @@ class Sequence:
 
     def key(self, ids: Ints, limit: int) -> CacheKey:
         """Its cache key over `ids`, of which at most `limit` tokens can be used."""
-        return CacheKey(ids, self.namespace, limit=limit)
+        return CacheKey(ids, self.namespace, limit=limit, priority=self.priority)
 
     def own_indices(self, n_pages: int) -> Ints:
         """Page-table indices whose page is this sequence's own."""

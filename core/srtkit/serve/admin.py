@@ -65,7 +65,8 @@ def router(service: Service) -> APIRouter:
         """Wiring, versions, memory and current figures."""
         stats = service.frontend.stats
         figures = None if stats is None else msgspec.structs.asdict(stats)
-        return json_response({**service.info, "model": _card(service), "degraded": service.degraded, "stats": figures})
+        card = {**service.info.get("model", {}), **_card(service)}
+        return json_response({**service.info, "model": card, "degraded": service.degraded, "stats": figures})
 
     @routes.get("/metrics")
     async def metrics() -> Response:

@@ -3,86 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, final
+from typing import final
 
-from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
 from srtkit.spec.errors import ConfigError, LoaderError
 from srtkit.spec.tokenizer import TokenizerData
-from srtkit.text.gguf import build_gguf
 from srtkit.text.pieces import token_table
-from srtkit.text.sentencepiece import build_spm, parse_spm, special_tokens
 
 _PART = "tokenizer"
-_FLAGS = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
-
-
-def build_tokenizer(data: TokenizerData) -> Tokenizer:
-    """Build from tokenizer.json, else a GGUF vocabulary, else tokenizer.model.
-
-    Raises `LoaderError` when there is none, it is damaged or contradicts itself, `Unsupported` for unknown kinds.
-    """
-    add_bos: bool | None = None
-    special: list[AddedToken] = []
-    if data.json is not None:
-        try:
-            backend = Backend.from_str(data.json)
-        except Exception as error:  # the library raises plain Exception
-            raise LoaderError(_PART, f"tokenizer.json cannot be read: {error}", "fetch the file again") from error
-    elif data.gguf is not None:
-        backend, add_bos = build_gguf(data.gguf)
-        special = special_tokens(data.gguf.tokens, data.gguf.token_types)
-    elif data.spm is not None:
-        model = parse_spm(data.spm, data.config)
-        backend, add_bos = build_spm(model), True
-        special = special_tokens(model.pieces, model.types)
-    else:
-        raise LoaderError(_PART, "the model source has no tokenizer", "add its tokenizer.json or tokenizer.model")
-    # Those of the config first: the library keeps the flags of whoever adds a token first, and theirs are complete.
-    _add_listed(backend, data.config.get("added_tokens_decoder") or {})
-    backend.add_tokens(special)
-    return Tokenizer(backend, data, add_bos)
-
-
-def _add_listed(backend: Backend, listed: Mapping[str, Mapping[str, Any]]) -> None:
-    """Add the tokens of tokenizer_config.json that are not known yet; check that they get the ids it states."""
-    known = {token.content for token in backend.get_added_tokens_decoder().values()}
-    for id_, flags in sorted((int(key), value) for key, value in listed.items()):
-        text = flags["content"]
-        if text not in known:
-            backend.add_tokens([AddedToken(**{name: flags[name] for name in _FLAGS if name in flags})])
-        if backend.token_to_id(text) != id_:
-            cause = f"token {text!r} should have id {id_}, but has {backend.token_to_id(text)}"
-            raise LoaderError(_PART, cause, "tokenizer_config.json belongs to another vocabulary; fetch both again")
 
 
 @final
 class Tokenizer:
     """One model's tokenizer. Immutable, safe to share between threads.
 
-    `special_ids` are those that decoding may skip, `eos_ids` all that end a text; `bos_token` and `eos_token`
-    are texts ("" when there is none). `drops_leading_space`: a whole text loses the space at its start.
+    `eos_ids` are all ids that end a text; `bos_token` and `eos_token` are texts ("" when there is none).
+    `drops_leading_space`: a whole text loses the space at its start.
     """
 
-    def __init__(self, backend: Backend, data: TokenizerData, add_bos: bool | None = None) -> None:
-        """`add_bos` is what `data` defaults to; None follows the post-processor of `backend`."""
+    def __init__(self, data: TokenizerData) -> None:
+        """Raises `LoaderError` when tokenizer.json is damaged, `Unsupported` when it decodes in a way unknown here."""
+        text = data.json()
+        try:
+            backend = Backend.from_str(text)
+        except Exception as error:  # the library raises plain Exception
+            raise LoaderError(_PART, f"tokenizer.json cannot be read: {error}", "fetch the file again") from error
         backend.no_truncation()
         backend.no_padding()
         self._backend = backend
         self._bytes, self.drops_leading_space = token_table(backend)
-        self.vocab_size = max(self._bytes, default=-1) + 1
-        self.bos_id, self.bos_token = self._resolve(data.bos_id, data.bos_token)
-        first_eos = data.eos_ids[0] if data.eos_ids and not data.eos_token else None
-        eos_id, self.eos_token = self._resolve(first_eos, data.eos_token)
-        self.eos_ids = data.eos_ids or (() if eos_id is None else (eos_id,))
-        flagged = {id_ for id_, token in backend.get_added_tokens_decoder().items() if token.special}
-        self.special_ids = frozenset(flagged.union(self.eos_ids, () if self.bos_id is None else (self.bos_id,)))
-        self._shown = self._bytes | dict.fromkeys(self.special_ids, b"")
-        add_bos = add_bos and self.bos_id is not None if data.add_bos is None else data.add_bos
-        before, after = self._post_processing()
-        self._before = before if add_bos is None else _switch(before, 0, self.bos_id, add_bos, "BOS")
-        self._after = after if data.add_eos is None else _switch(after, len(after), eos_id, data.add_eos, "EOS")
+        bos_id, self.bos_token = self._token(data.bos)
+        ends = [self._token(token) for token in data.eos]
+        self.eos_ids = tuple(dict.fromkeys(id_ for id_, _ in ends if id_ is not None))
+        self.eos_token = ends[0][1] if ends else ""
+        special = {id_ for id_, token in backend.get_added_tokens_decoder().items() if token.special}
+        special.update(self.eos_ids, () if bos_id is None else (bos_id,))
+        self._shown = self._bytes | dict.fromkeys(special, b"")
+        framed = backend.encode("a", add_special_tokens=True)
+        body = [at for at, added in enumerate(framed.special_tokens_mask) if not added] or [len(framed.ids)]
+        self._before, self._after = framed.ids[: body[0]], framed.ids[body[-1] + 1 :]
 
     def encode(self, text: str, *, add_special: bool = True) -> list[int]:
         """Token ids. Special tokens written in `text` are recognised.
@@ -118,23 +78,8 @@ class Tokenizer:
         """`token_bytes` as text; parts of characters become U+FFFD."""
         return self.token_bytes(id_).decode(errors="replace")
 
-    def _resolve(self, id_: int | None, text: str) -> tuple[int | None, str]:
-        """Complete a token that is given as id or as text."""
-        if id_ is None:
-            return (self._backend.token_to_id(text) if text else None), text
-        return id_, text or self._backend.id_to_token(id_) or ""
-
-    def _post_processing(self) -> tuple[list[int], list[int]]:
-        """What the post-processor of tokenizer.json writes before and after a text."""
-        framed = self._backend.encode("a", add_special_tokens=True)
-        text = [at for at, added in enumerate(framed.special_tokens_mask) if not added]
-        return (framed.ids[: text[0]], framed.ids[text[-1] + 1 :]) if text else (framed.ids, [])
-
-
-def _switch(ids: list[int], at: int, id_: int | None, wanted: bool, name: str) -> list[int]:
-    """`ids` with or without the token `id_`, which is put at position `at`."""
-    if wanted and id_ is None:
-        raise LoaderError(_PART, f"the model asks for a {name} token but names none", f"set its {name.lower()}_token")
-    if wanted == (id_ in ids):
-        return ids
-    return [*ids[:at], id_, *ids[at:]] if id_ is not None and wanted else [other for other in ids if other != id_]
+    def _token(self, given: int | str | None) -> tuple[int | None, str]:
+        """Id and text of a token that is given as either."""
+        if isinstance(given, int):
+            return given, self._backend.id_to_token(given) or ""
+        return (self._backend.token_to_id(given) if given else None), given or ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,11 +61,9 @@ def _byte_tokenizer(file: Path, config: Mapping[str, Any]) -> TokenizerData:
     eos = config.get("eos_token_id")
     ends = eos if isinstance(eos, list) else [] if eos is None else [eos]
     return TokenizerData(
-        json=json.dumps(tokenizer),
+        json=partial(json.dumps, tokenizer),
         chat_template=CHAT_TEMPLATE,
-        eos_ids=tuple(id_ for id_ in ends if isinstance(id_, int) and 0 <= id_ < size),
-        add_bos=False,
-        add_eos=False,
+        eos=tuple(id_ for id_ in ends if isinstance(id_, int) and 0 <= id_ < size),
     )
 
 

@@ -101,9 +101,8 @@ def test_description(source: Path) -> None:
 def test_every_byte_has_its_id_and_every_id_a_text(source: Path) -> None:
     data = srtkit_model_loader().describe(source, DummyOptions()).tokenizer
     assert data is not None
-    assert data.json is not None
-    assert data.eos_ids == (2, 299)
-    tokenizer = Tokenizer.from_str(data.json)
+    assert data.eos == (2, 299)
+    tokenizer = Tokenizer.from_str(data.json())
     assert tokenizer.get_vocab_size() == 300
     text = "".join(map(chr, range(128))) + " naïve 漢字 🙂 don't"
     ids = tokenizer.encode(text).ids

@@ -1,13 +1,15 @@
-"""GGUF metadata → tokenizer material and generation defaults, as plain data. Builds no tokenizer."""
+"""GGUF metadata → tokenizer, chat template and generation defaults. Builds no tokenizer before it is asked for."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from srtkit.spec.tokenizer import GgufVocab, TokenizerData
+from srtkit.spec.tokenizer import TokenizerData
 from srtkit_plugin_loader_gguf.config import token_ids
 from srtkit_plugin_loader_gguf.header import damaged
 from srtkit_plugin_loader_gguf.source import Source
+from srtkit_plugin_tokenizer_forms import GgufVocab, from_gguf
 
 _NORMAL = 1
 _SAMPLING = {"temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}
@@ -27,7 +29,8 @@ def tokenizer_data(source: Source) -> TokenizerData | None:
         raise damaged(source.path, "its tokenizer has no tokens")
     kind = str(ggml["model"])
     ids = token_ids(source)
-    eos_ids = tuple(ids["eos_token_id"])
+    bos, eos = ids["bos_token_id"], tuple(ids["eos_token_id"])
+
     vocab = GgufVocab(
         model=kind,
         pre=ggml.get("pre", ""),
@@ -36,17 +39,12 @@ def tokenizer_data(source: Source) -> TokenizerData | None:
         scores=ggml.get("scores", ()),
         merges=ggml.get("merges", ()),
         add_space_prefix=ggml.get("add_space_prefix", kind == "llama"),
-    )
-    return TokenizerData(
-        gguf=vocab,
-        chat_template=source.metadata.get("tokenizer.chat_template"),
-        bos_id=ids["bos_token_id"],
-        bos_token="" if ids["bos_token_id"] is None else tokens[ids["bos_token_id"]],
-        eos_ids=eos_ids,
-        eos_token=tokens[eos_ids[0]] if eos_ids else "",
+        bos_id=bos,
+        eos_id=eos[0] if eos else None,
         add_bos=ggml.get("add_bos_token"),
         add_eos=ggml.get("add_eos_token"),
     )
+    return TokenizerData(partial(from_gguf, vocab), source.metadata.get("tokenizer.chat_template"), bos, eos)
 
 
 def generation_defaults(source: Source) -> dict[str, Any]:

@@ -194,35 +194,33 @@ def test_heads_of_each_layer_must_agree(tiny: Any, tmp_path: Path) -> None:
         described(model, tmp_path)
 
 
-def test_tokenizer_comes_unchanged(tiny: Any, tmp_path: Path) -> None:
+def test_tokenizer_of_the_file(tiny: Any, tmp_path: Path) -> None:
     model = tiny("llama")
     model.general = {
         "tokenizer.chat_template": "{{ messages }}",
         "tokenizer.ggml.pre": "default",
         "tokenizer.ggml.add_bos_token": True,
-        "tokenizer.ggml.add_eos_token": False,
+        "tokenizer.ggml.add_eos_token": True,
         "tokenizer.ggml.eot_token_id": 7,
         "tokenizer.ggml.eom_token_id": 2,
     }
     description = described(model, tmp_path)
     data = description.tokenizer
     assert data is not None
-    assert data.gguf is not None
-    assert data.gguf.tokens == tuple(model.tokens)
-    assert data.gguf.scores[:3] == (0.0, -1.0, -2.0)
-    assert data.gguf.token_types[:4] == (2, 3, 3, 1)
-    assert (data.gguf.model, data.gguf.pre, data.gguf.merges) == ("llama", "default", ())
-    assert data.gguf.add_space_prefix is True
-    assert (data.bos_id, data.bos_token, data.eos_ids, data.eos_token) == (1, "<s>", (2, 7), "</s>")
-    assert (data.add_bos, data.add_eos) == (True, False)
-    assert data.chat_template == "{{ messages }}"
+    tokenizer = Tokenizer.from_str(data.json())
+    assert tokenizer.get_vocab() == {token: id_ for id_, token in enumerate(model.tokens)}
+    assert [token.content for token in tokenizer.get_added_tokens_decoder().values()] == ["<unk>", "<s>", "</s>"]
+    ids = tokenizer.encode("<s>").ids
+    assert (ids[0], ids[-1]) == (1, 2)
+    assert (data.bos, data.eos, data.chat_template) == (1, (2, 7), "{{ messages }}")
     assert description.generation == {"bos_token_id": 1, "eos_token_id": [2, 7]}
 
 
-def test_what_the_file_leaves_open_stays_open(tiny: Any, tmp_path: Path) -> None:
+def test_what_the_file_leaves_open_follows_the_family(tiny: Any, tmp_path: Path) -> None:
     data = described(tiny("llama"), tmp_path).tokenizer
     assert data is not None
-    assert (data.add_bos, data.add_eos, data.chat_template) == (None, None, None)
+    assert data.chat_template is None
+    assert Tokenizer.from_str(data.json()).encode("").ids == [1]
 
 
 def test_sampling_defaults(tiny: Any, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -71,15 +72,10 @@ def test_weights_equal_those_of_transformers(smollm2: Path, reference: Any) -> N
 def test_tokenizer_of_the_file(smollm2: Path) -> None:
     data = srtkit_model_loader().describe(smollm2, NoOptions()).tokenizer
     assert data is not None
-    assert data.gguf is not None
-    assert (data.gguf.model, data.gguf.pre, len(data.gguf.tokens), len(data.gguf.merges)) == (
-        "gpt2",
-        "smollm",
-        49152,
-        48900,
-    )
-    assert (data.bos_token, data.bos_id, data.eos_token, data.eos_ids) == ("<|im_start|>", 1, "<|im_end|>", (2,))
-    assert data.add_bos is False
-    assert data.gguf.add_space_prefix is False
+    tokenizer = json.loads(data.json())
+    model = tokenizer["model"]
+    assert (model["type"], len(model["vocab"]), len(model["merges"])) == ("BPE", 49152, 48900)
+    assert tokenizer["post_processor"] is None  # the file says that no BOS is added
+    assert (data.bos, data.eos) == (1, (2,))
     assert data.chat_template is not None
     assert "<|im_start|>" in data.chat_template

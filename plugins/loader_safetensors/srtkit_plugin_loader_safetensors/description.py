@@ -1,14 +1,16 @@
-"""The description of a model folder: config, tokenizer material, generation defaults. No torch, no weights."""
+"""The description of a model folder: config, tokenizer, generation defaults. No torch, no weights."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from srtkit.spec.model_loader import ModelDescription
 from srtkit.spec.tokenizer import TokenizerData
 from srtkit_plugin_loader_safetensors.folder import read_json, read_json_if_there, refusal, weight_files
+from srtkit_plugin_tokenizer_forms import from_sentencepiece, with_listed_tokens
 
 
 def describe_folder(folder: Path) -> ModelDescription:
@@ -24,7 +26,7 @@ def describe_folder(folder: Path) -> ModelDescription:
 
 
 def tokenizer_data(folder: Path, config: Mapping[str, Any], generation: Mapping[str, Any]) -> TokenizerData | None:
-    """The tokenizer's files as they are; None when the folder has none.
+    """The tokenizer of tokenizer.json, else of tokenizer.model; None when the folder has neither.
 
     Whether BOS is added is what tokenizer.json itself says when there is one; tokenizer_config.json decides for
     a tokenizer.model only, as in transformers.
@@ -33,20 +35,31 @@ def tokenizer_data(folder: Path, config: Mapping[str, Any], generation: Mapping[
     if not json_file.exists() and not spm_file.exists():
         return None
     settings = read_json_if_there(folder / "tokenizer_config.json")
-    own_form = json_file.exists()
-    eos = generation.get("eos_token_id")  # completes that of config.json, which often names the first one only
-    return TokenizerData(
-        json=_read_text(json_file) if own_form else None,
-        spm=None if own_form else spm_file.read_bytes(),
-        chat_template=chat_template(folder, settings),
-        bos_id=None if "bos_token" in settings else next(iter(_ids(folder, config.get("bos_token_id"))), None),
-        bos_token=_text(settings.get("bos_token")),
-        eos_ids=_ids(folder, config.get("eos_token_id") if eos is None else eos),
-        eos_token=_text(settings.get("eos_token")),
-        add_bos=None if own_form else settings.get("add_bos_token"),
-        add_eos=None if own_form else settings.get("add_eos_token"),
-        config=settings,
-    )
+    bos, eos = bos_and_eos(folder, settings, config, generation)
+    if json_file.exists():
+        listed = settings.get("added_tokens_decoder") or {}
+        json = partial(with_listed_tokens, _read_text(json_file), listed)
+    else:
+        json = partial(from_sentencepiece, spm_file.read_bytes(), settings, bos, eos[0] if eos else None)
+    return TokenizerData(json, chat_template(folder, settings), bos, eos)
+
+
+def bos_and_eos(
+    folder: Path, settings: Mapping[str, Any], config: Mapping[str, Any], generation: Mapping[str, Any]
+) -> tuple[int | str | None, tuple[int | str, ...]]:
+    """The token that begins texts and all that end them, the tokenizer's own first.
+
+    A tokenizer_config.json that speaks of BOS decides, even by null. The ids of generation_config.json complete
+    those of config.json, which often names the first one only.
+    """
+    if "bos_token" in settings:
+        bos: int | str | None = _text(settings["bos_token"])
+    else:
+        bos = next(iter(_ids(folder, config.get("bos_token_id"))), None)
+    ends = generation.get("eos_token_id")
+    ids = _ids(folder, config.get("eos_token_id") if ends is None else ends)
+    own = _text(settings.get("eos_token"))
+    return bos, ids if own is None else (own, *ids)
 
 
 def chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
@@ -76,11 +89,10 @@ def _ids(folder: Path, value: Any) -> tuple[int, ...]:
     return ids
 
 
-def _text(token: Any) -> str:
+def _text(token: Any) -> str | None:
     """A token as tokenizer_config.json gives it: text, an object with `content`, or null."""
-    if isinstance(token, dict):
-        return str(token.get("content", ""))
-    return token if isinstance(token, str) else ""
+    text = token.get("content") if isinstance(token, dict) else token
+    return text if isinstance(text, str) and text else None
 
 
 def _read_text(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -11,6 +12,9 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
+from sentencepiece import SentencePieceTrainer
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
 
 from srtkit.spec.capabilities import NoOptions
 from srtkit.spec.errors import LoaderError
@@ -46,37 +50,55 @@ def test_a_folder_without_tokenizer_or_defaults(folder: Path) -> None:
 
 def test_tokenizer_json_goes_before_tokenizer_model(folder: Path) -> None:
     (folder / "tokenizer.model").write_bytes(b"\x0a\x00")
-    put(folder, "tokenizer_config.json", {"add_bos_token": True, "add_eos_token": False, "legacy": False})
-    data = tokenizer(folder)
-    assert (data.json, data.spm, data.add_bos, data.add_eos) == (None, b"\x0a\x00", True, False)
-    assert data.config["legacy"] is False
+    put(folder, "tokenizer_config.json", {"bos_token": "<s>"})
+    with pytest.raises(LoaderError, match=r"tokenizer\.model is damaged"):
+        tokenizer(folder).json()
     (folder / "tokenizer.json").write_text('{"é": 1}', encoding="utf-8")
-    data = tokenizer(folder)
-    assert (data.json, data.spm, data.add_bos, data.add_eos) == ('{"é": 1}', None, None, None)
+    assert tokenizer(folder).json() == '{"é": 1}'
+
+
+def test_tokenizer_model_is_converted_with_what_its_config_says(folder: Path) -> None:
+    file = io.BytesIO()
+    texts = iter(["a page holds sixteen tokens", "a lease pins pages"] * 20)
+    options = {"vocab_size": 40, "hard_vocab_limit": False, "num_threads": 1, "minloglevel": 2}
+    SentencePieceTrainer.train(sentence_iterator=texts, model_writer=file, model_type="bpe", **options)
+    (folder / "tokenizer.model").write_bytes(file.getvalue())
+    put(folder, "tokenizer_config.json", {"bos_token": "<s>", "eos_token": "</s>", "add_eos_token": True})
+    assert Tokenizer.from_str(tokenizer(folder).json()).encode("").ids == [1, 2]
+    (folder / "tokenizer_config.json").unlink()
+    put(folder, "config.json", {"bos_token_id": 1, "eos_token_id": 2})
+    assert Tokenizer.from_str(tokenizer(folder).json()).encode("").ids == [1]
+
+
+def test_tokens_that_only_tokenizer_config_lists_are_added(folder: Path) -> None:
+    (folder / "tokenizer.json").write_text(Tokenizer(BPE({"a": 0}, [])).to_str())
+    assert tokenizer(folder).json() == (folder / "tokenizer.json").read_text()
+    put(folder, "tokenizer_config.json", {"added_tokens_decoder": {"1": {"content": "<call>", "special": True}}})
+    assert Tokenizer.from_str(tokenizer(folder).json()).token_to_id("<call>") == 1
 
 
 def test_special_tokens_as_text_or_object(folder: Path) -> None:
     put(folder, "tokenizer.json", {})
     put(folder, "tokenizer_config.json", {"bos_token": "<s>", "eos_token": {"content": "</s>", "lstrip": False}})
     data = tokenizer(folder)
-    assert (data.bos_token, data.bos_id, data.eos_token, data.eos_ids) == ("<s>", None, "</s>", (6,))
+    assert (data.bos, data.eos) == ("<s>", ("</s>", 6))
 
 
 def test_a_bos_token_of_null_means_none_whatever_the_config_says(folder: Path) -> None:
     put(folder, "tokenizer.json", {})
     put(folder, "tokenizer_config.json", {"bos_token": None})
-    assert (tokenizer(folder).bos_token, tokenizer(folder).bos_id) == ("", None)
+    assert tokenizer(folder).bos is None
     (folder / "tokenizer_config.json").unlink()
-    assert (tokenizer(folder).bos_token, tokenizer(folder).bos_id) == ("", 5)
+    assert tokenizer(folder).bos == 5
 
 
 def test_all_eos_ids_of_the_generation_config(folder: Path) -> None:
     put(folder, "tokenizer.json", {})
     put(folder, "generation_config.json", {"eos_token_id": [128001, 128008, 128009], "temperature": 0.6})
-    assert tokenizer(folder).eos_ids == (128001, 128008, 128009)
+    assert tokenizer(folder).eos == (128001, 128008, 128009)
     assert described(folder).generation["temperature"] == 0.6
     put(folder, "generation_config.json", {"temperature": 0.6})
-    assert tokenizer(folder).eos_ids == (6,)
+    assert tokenizer(folder).eos == (6,)
     put(folder, "generation_config.json", {"eos_token_id": ["six"]})
     with pytest.raises(LoaderError, match="no token id"):
         described(folder)

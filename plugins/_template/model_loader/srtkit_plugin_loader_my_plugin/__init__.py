@@ -6,6 +6,7 @@ The form: a folder with config.json (Hugging Face keys), weights.npz, and tokeni
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -36,11 +37,9 @@ def describe(path: Path, options: BaseModel) -> ModelDescription:
         raise LoaderError(PART, f"{file} is not sound JSON: {error}", "write the file again") from None
     tokenizer = path / "tokenizer.json"
     eos = config.get("eos_token_id", [])
-    eos_ids = tuple(eos if isinstance(eos, list) else [eos])
-    return ModelDescription(
-        config=config,
-        tokenizer=TokenizerData(json=tokenizer.read_text("utf-8"), eos_ids=eos_ids) if tokenizer.exists() else None,
-    )
+    ends = tuple(eos if isinstance(eos, list) else [eos])
+    read = partial(tokenizer.read_text, "utf-8")
+    return ModelDescription(config, TokenizerData(read, eos=ends) if tokenizer.exists() else None)
 
 
 def build(given: ModelLoaderBuild) -> ModelLoader:

@@ -46,7 +46,7 @@ def test_describes_a_model_with_and_without_text(folder: Path) -> None:
     (folder / "tokenizer.json").write_text("{}")
     tokenizer = DESCRIPTOR.describe(folder, NoOptions()).tokenizer
     assert tokenizer is not None
-    assert (tokenizer.json, tokenizer.eos_ids) == ("{}", (2,))
+    assert (tokenizer.json(), tokenizer.eos) == ("{}", (2,))
 
 
 @pytest.mark.parametrize("content", [None, "{"])

@@ -1,4 +1,4 @@
-"""Builds a tokenizer from a SentencePiece vocabulary: tokenizer.model, or the same material out of a GGUF file.
+"""A SentencePiece vocabulary as tokenizer.json: tokenizer.model, or the same material out of a GGUF file.
 
 Knows the ModelProto wire format and SentencePiece's rules. BPE and unigram, with or without byte fallback.
 """
@@ -15,6 +15,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from tokenizers import Tokenizer as Backend
 
 from srtkit.spec.errors import LoaderError, Unsupported
+from srtkit_plugin_tokenizer_forms.finish import add_listed, if_wanted, to_json
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 _UNIGRAM, _BPE = 1, 2
@@ -36,6 +37,25 @@ class SpmModel:
     prefix_first_only: bool = False
     collapse_spaces: bool = False
     charsmap: bytes = b""
+
+
+def from_sentencepiece(
+    model: bytes, config: Mapping[str, Any], bos: int | str | None = None, eos: int | str | None = None
+) -> str:
+    """The text of tokenizer.json for the bytes of a tokenizer.model.
+
+    `config` is the content of tokenizer_config.json: its prefix settings (`add_prefix_space`, `legacy`) win, and
+    `added_tokens_decoder`, `add_bos_token` (by default yes) and `add_eos_token` (no) are followed. `bos` and `eos`
+    are ids or texts. Raises `LoaderError` for damage or contradiction, `Unsupported` for word and character models.
+    """
+    parsed = parse_spm(model, config)
+    tokenizer = build_spm(parsed)
+    # Those of the config first: the library keeps the flags of whoever adds a token first, and theirs are complete.
+    add_listed(tokenizer, config.get("added_tokens_decoder") or {})
+    special = special_tokens(parsed.pieces, parsed.types)
+    bos, eos = (tokenizer.token_to_id(token) if isinstance(token, str) else token for token in (bos, eos))
+    bos = if_wanted("BOS", bos, config.get("add_bos_token"), True)
+    return to_json(tokenizer, special, bos, if_wanted("EOS", eos, config.get("add_eos_token"), False))
 
 
 def parse_spm(data: bytes, config: Mapping[str, Any]) -> SpmModel:

@@ -1,4 +1,4 @@
-"""Builds a tokenizer from the vocabulary of a GGUF file. Knows the format's names for pre-tokenizers."""
+"""The vocabulary of a GGUF file as tokenizer.json. Knows the format's names for pre-tokenizers."""
 
 from __future__ import annotations
 
@@ -8,11 +8,34 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from srtkit.spec.errors import LoaderError, Unsupported
-from srtkit.spec.tokenizer import GgufVocab
-from srtkit.text.sentencepiece import SpmModel, build_spm
+from srtkit_plugin_tokenizer_forms.finish import if_wanted, to_json
+from srtkit_plugin_tokenizer_forms.sentencepiece import SpmModel, build_spm, special_tokens
 
 _PART = "tokenizer:gguf"
 _REMEDY = "serve the model from its safetensors folder, which has a tokenizer.json"
+
+
+@dataclass(frozen=True)
+class GgufVocab:
+    """The `tokenizer.ggml.*` keys of a GGUF file, unchanged; position in `tokens` is the token id.
+
+    `model` is the tokenizer's kind ("gpt2": byte-level BPE, "llama": SentencePiece BPE), `pre` the name of the
+    pre-tokenizer ("" when the file names none), `token_types` GGUF's numbers (1 normal, 2 unknown, 3 control,
+    4 user defined, 5 unused, 6 byte). "gpt2" needs `merges` ("left right"), "llama" needs `scores`. `add_bos` and
+    `add_eos` are what the file says outright; None leaves it to the tokenizer's family.
+    """
+
+    model: str
+    pre: str
+    tokens: tuple[str, ...]
+    token_types: tuple[int, ...]
+    scores: tuple[float, ...] = ()
+    merges: tuple[str, ...] = ()
+    add_space_prefix: bool = True
+    bos_id: int | None = None
+    eos_id: int | None = None
+    add_bos: bool | None = None
+    add_eos: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -64,8 +87,8 @@ _SCHEMES: dict[str, _Scheme] = {
 }
 
 
-def build_gguf(vocab: GgufVocab) -> tuple[Backend, bool]:
-    """(tokenizer without its special tokens, whether texts begin with BOS unless the file says otherwise).
+def from_gguf(vocab: GgufVocab) -> str:
+    """The text of tokenizer.json.
 
     Raises `LoaderError` for a damaged vocabulary, `Unsupported` for an unknown kind or pre-tokenizer.
     """
@@ -77,12 +100,15 @@ def build_gguf(vocab: GgufVocab) -> tuple[Backend, bool]:
     match vocab.model:
         case "gpt2":
             scheme = _scheme(vocab.pre)
-            return _byte_level(vocab, scheme), scheme.add_bos
+            backend, begins = _byte_level(vocab, scheme), scheme.add_bos
         case "llama":
             model = SpmModel(vocab.tokens, vocab.scores, vocab.token_types, add_prefix=vocab.add_space_prefix)
-            return build_spm(model), True
+            backend, begins = build_spm(model), True
         case other:
             raise Unsupported(_PART, f"tokenizer model {other!r} is not known (known: gpt2, llama)", _REMEDY)
+    bos = if_wanted("BOS", vocab.bos_id, vocab.add_bos, begins)
+    eos = if_wanted("EOS", vocab.eos_id, vocab.add_eos, False)
+    return to_json(backend, special_tokens(vocab.tokens, vocab.token_types), bos, eos)
 
 
 def _scheme(pre: str) -> _Scheme:

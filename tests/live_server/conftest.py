@@ -1,0 +1,56 @@
+"""A tiny model, plugins that misbehave, and one plain server for all tests that leave it whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from tests.live import LiveServer, live_server
+from tests.live_server import tiny
+from tests.plugins.toys import Site
+
+Start = Callable[..., AbstractContextManager[LiveServer]]
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the tiny model."""
+    return tiny.make_model(tmp_path_factory.mktemp("models") / "tiny-llama")
+
+
+@pytest.fixture(scope="session")
+def config(model: Path) -> Path:
+    """A settings file that serves it."""
+    return tiny.write_config(model.parent / "tiny.toml", model)
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Installs attention plugins `wrapped`, `unimportable` and `coarse` (pages of 64 tokens) for child processes."""
+    site = Site(tmp_path_factory.mktemp("site"))
+    source = Path(tiny.__file__).with_name("wrapped_attention.py").read_text()
+    site.plugin("attention", "wrapped", source)
+    site.plugin("attention", "unimportable", 'raise RuntimeError("no instrument found")\n')
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(site.path))
+        yield site
+
+
+@pytest.fixture(scope="session")
+def start(config: Path, site: Site) -> Start:
+    """Starts a server of the tiny model: `with start({"scheduler.depth": "1"}) as server`."""
+
+    def starting(sets: Mapping[str, str] | None = None) -> AbstractContextManager[LiveServer]:
+        return live_server(config, sets)
+
+    return starting
+
+
+@pytest.fixture(scope="session")
+def server(start: Start) -> Iterator[LiveServer]:
+    """The plain server."""
+    with start() as server:
+        yield server
