@@ -21,7 +21,7 @@ from tools.dists import ROOT
 
 SPEC = ROOT / "core" / "srtkit" / "spec"
 DOCS = ROOT / "docs"
-SHARED = ("capabilities", "errors", "facts", "kv", "layers", "messages", "step_plan", "tokenizer")
+SHARED = sorted({path.stem for path in SPEC.glob("[!_]*.py")} - {*CONTRACTS, "hookspecs", "versions"})
 """Modules of the contract that belong to no kind."""
 NOTE = "<!-- Made by `make docs` from core/srtkit/spec/{}.py. Edit that, not this. -->\n"
 

@@ -12,7 +12,6 @@ import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterable
 from importlib.metadata import distributions
-from pathlib import Path
 from typing import Any
 
 from tools.dists import ROOT

@@ -34,6 +34,7 @@ def test_every_error_class_has_its_row_and_every_row_its_class() -> None:
         exits.DISK_FULL: "disk full",
         exits.OTHER_OS_ERROR: "system",
         exits.INTERRUPTED: "Ctrl-C",
+        exits.TERMINATED: "SIGTERM",
     }
     assert codes.keys().isdisjoint(others)
     assert documented() == codes | others

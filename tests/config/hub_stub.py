@@ -28,7 +28,6 @@ MODEL = {
 REPOSITORIES = {
     "org/name": MODEL,
     "org/quants": {"a.Q4.gguf": b"four", "a.Q8.gguf": b"eight"},
-    "org/pickles": {"config.json": b"{}", "pytorch_model.bin": b"pickle"},
 }
 
 

@@ -10,14 +10,13 @@ from srtkit.config.schema import merged_schema
 from srtkit.config.settings import Settings
 
 
-class Inner(BaseModel):
-    """A nested table."""
-
-    depth: int = 1
-
-
 class Options(BaseModel):
     """A plugin's options."""
+
+    class Inner(BaseModel):
+        """A nested table."""
+
+        depth: int = 1
 
     model_config = ConfigDict(extra="forbid")
     size: int = 1
@@ -26,6 +25,11 @@ class Options(BaseModel):
 
 class Other(BaseModel):
     """Another plugin's options, with a nested model of the same name."""
+
+    class Inner(BaseModel):
+        """Another nested table."""
+
+        width: int = 1
 
     inner: Inner = Inner()
 
@@ -60,17 +64,23 @@ def test_every_table_of_the_file_is_there_with_core_alone() -> None:
     assert forms == ["string", "array", "null"]
 
 
+def tables(schema: dict[str, Any], kind: str) -> dict[str, Any]:
+    """Plugin name → table, of the form that has a table a plugin; the other form must have the same ones."""
+    by_name, *flat = [follow(schema, form) for form in at(schema, kind, "options")["anyOf"]]
+    found = {name: follow(schema, node) for name, node in by_name["properties"].items()}
+    assert list(found.values()) == flat
+    return found
+
+
 def test_a_plugins_options_stand_under_its_kind_in_both_forms_and_nowhere_else() -> None:
-    schema = merged_schema({("attention", "toy"): Options, ("ops", "other"): Other})
-    by_name, flat = at(schema, "attention", "options")["anyOf"]
-    assert follow(schema, by_name["properties"]["toy"]) == follow(schema, flat)
-    assert follow(schema, flat)["properties"]["size"]["type"] == "integer"
+    schema = merged_schema({"attention": {"toy": Options}, "ops": {"other": Other}})
+    assert tables(schema, "attention")["toy"]["properties"]["size"]["type"] == "integer"
+    assert tables(schema, "ops").keys() == {"other"}
     assert "anyOf" not in at(schema, "transport", "options")
-    assert at(schema, "ops", "options")["anyOf"][0]["properties"].keys() == {"other"}
 
 
 def test_every_reference_has_a_target_and_nested_models_do_not_collide() -> None:
-    schema = merged_schema({("attention", "toy"): Options, ("attention", "other"): Other, ("ops", "other"): Other})
-    targets = {f"#/$defs/{name}" for name in schema["$defs"]}
-    assert references(schema) <= targets
-    assert {"attention.toy.Inner", "attention.other.Inner", "ops.other.Inner"} <= schema["$defs"].keys()
+    schema = merged_schema({"attention": {"toy": Options, "other": Other}})
+    assert references(schema) <= {f"#/$defs/{name}" for name in schema["$defs"]}
+    inner = {name: follow(schema, table["properties"]["inner"]) for name, table in tables(schema, "attention").items()}
+    assert [set(table["properties"]) for table in inner.values()] == [{"depth"}, {"width"}]

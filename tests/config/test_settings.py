@@ -199,8 +199,6 @@ def test_a_missing_source_is_named(file: Path) -> None:
     [
         (["memory.fraction=0.5", "memory.kv_gib=2"], "keep one"),
         (["attention.use=a", 'attention.fallback=["b", "a"]'], "both use and fallback"),
-        (["attention.use=a", "attention.shadow=a"], "its own shadow"),
-        (['ops.use=["a", "a"]'], "twice"),
     ],
 )
 def test_values_that_contradict_each_other_are_refused(sets: list[str], words: str) -> None:

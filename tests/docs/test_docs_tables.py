@@ -14,7 +14,6 @@ from tools import docs_tables
 from tools.dists import ROOT
 
 PAGES = docs_tables.pages()
-MODULES = [path.stem for path in docs_tables.SPEC.glob("*.py")]
 LISTED = {*CONTRACTS, *docs_tables.SHARED}
 
 
@@ -27,16 +26,12 @@ def test_no_page_is_left_over() -> None:
     assert set((docs_tables.DOCS / "contracts").glob("*.md")) == {path for path in PAGES if path.name != "hooks.md"}
 
 
-def test_every_module_of_the_contract_has_a_page() -> None:
-    assert set(MODULES) - LISTED == {"__init__", "hookspecs", "versions"}
-
-
 @pytest.mark.parametrize("kind", CONTRACTS)
 def test_every_hook_is_there_with_its_signature_and_docstring(kind: str) -> None:
     hook = vars(hookspecs)[f"srtkit_{kind}"]
     page = PAGES[docs_tables.DOCS / "hooks.md"]
     assert f"def {hook.__name__}{inspect.signature(hook)}:\n".replace("'", "") in page
-    assert inspect.getdoc(hook) in page
+    assert str(inspect.getdoc(hook)) in page
     assert CONTRACTS[kind].group in page
 
 
@@ -57,7 +52,7 @@ def test_every_class_is_there_with_its_methods_and_fields(module: str) -> None:
         for method in (m for m in vars(value).values() if inspect.isfunction(m) and m.__doc__):
             if method.__qualname__ == f"{name}.{method.__name__}" and method.__module__ == imported.__name__:
                 assert f"def {method.__name__}(" in page
-                assert inspect.getdoc(method) in page
+                assert str(inspect.getdoc(method)) in page
 
 
 def test_check_names_a_page_that_is_not_current(

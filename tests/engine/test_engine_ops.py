@@ -65,7 +65,7 @@ def test_rope_turns_pairs_by_the_angle(dtype: torch.dtype) -> None:
     for x in (q, k):
         pairs = torch.complex(x.double()[..., :4], x.double()[..., 4:8]) * torch.complex(cos, sin).unsqueeze(1)
         turned.append(torch.cat((pairs.real, pairs.imag, x.double()[..., 8:]), -1))
-    ops.rope(q, k, torch.cat((cos, cos), -1).to(dtype), torch.cat((-sin, sin), -1).to(dtype))
+    ops.rope(q, k, torch.cat((cos, cos), -1).to(dtype).unsqueeze(1), torch.cat((-sin, sin), -1).to(dtype).unsqueeze(1))
     assert near(q, turned[0])
     assert near(k, turned[1])
 

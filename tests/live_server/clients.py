@@ -27,10 +27,18 @@ def metrics(server: LiveServer) -> dict[str, float]:
     return {name: float(value) for name, value in re.findall(r"^srtkit_(\w+) (\S+)$", text, re.MULTILINE)}
 
 
-def at_rest(server: LiveServer) -> bool:
-    """Whether nothing runs or waits, and no page belongs to a sequence."""
-    figures = metrics(server)
-    return figures["running"] == figures["waiting"] == figures["pages_used"] == 0
+def wait_for_rest(server: LiveServer, **at_least: float) -> None:
+    """Wait until nothing runs or waits and no page belongs to a sequence, with these figures reached.
+
+    Give figures that tell the present from the past: the server learns of its engine twice a second.
+    """
+
+    def at_rest() -> bool:
+        figures = metrics(server)
+        resting = figures["running"] == figures["waiting"] == figures["pages_used"] == 0
+        return resting and all(figures[name] >= value for name, value in at_least.items())
+
+    wait_until(at_rest)
 
 
 def complete(server: LiveServer, prompt: str, max_tokens: int, **more: object) -> str:
@@ -59,3 +67,8 @@ def read_rest(connection: socket.socket) -> str:
         while not data.endswith(b"0\r\n\r\n") and (part := connection.recv(1 << 16)):
             data += part
     return data.decode()
+
+
+def events(text: str) -> list[str]:
+    """The data of all server-sent events in it."""
+    return re.findall(r"^data: (.*)$", text, re.MULTILINE)

@@ -12,6 +12,17 @@ from tests.live import LiveServer, live_server
 from tests.live_server import tiny
 from tests.plugins.toys import Site
 
+COARSE = """
+from dataclasses import replace
+from srtkit.spec.hookspecs import hookimpl
+import srtkit_plugin_attention_torch as torch_plugin
+
+@hookimpl
+def srtkit_attention():
+    fine = torch_plugin.srtkit_attention()
+    return replace(fine, capabilities=lambda facts: replace(fine.capabilities(facts), page_sizes=(64,)))
+"""
+
 Start = Callable[..., AbstractContextManager[LiveServer]]
 
 
@@ -34,6 +45,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     source = Path(tiny.__file__).with_name("wrapped_attention.py").read_text()
     site.plugin("attention", "wrapped", source)
     site.plugin("attention", "unimportable", 'raise RuntimeError("no instrument found")\n')
+    site.plugin("attention", "coarse", COARSE)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(site.path))
         yield site

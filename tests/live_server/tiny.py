@@ -12,8 +12,7 @@ from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import save_file
-
-from srtkit_plugin_loader_dummy import srtkit_model_loader
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 CONTEXT = 2048
 PAGE = 16
@@ -31,24 +30,32 @@ CONFIG = {
     "rms_norm_eps": 1e-5,
     "rope_theta": 10000.0,
     "tie_word_embeddings": False,
-    "eos_token_id": 257,
+    "eos_token_id": 256,
     "torch_dtype": "float32",
 }
-TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}>{% endif %}"
+TEMPLATE = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}>{% endif %}"
+)
 
 
 def make_model(folder: Path) -> Path:
     """Write config, tokenizer (a token is a byte), chat template and weights into `folder`, which it returns."""
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(CONFIG))
-    loader = srtkit_model_loader()
-    tokenizer = loader.describe(folder, loader.options()).tokenizer
-    assert tokenizer is not None
-    assert tokenizer.json is not None
-    (folder / "tokenizer.json").write_text(tokenizer.json)
+    _tokenizer().save(str(folder / "tokenizer.json"))
     (folder / "chat_template.jinja").write_text(TEMPLATE)
     save_file(_weights(), folder / "model.safetensors")
     return folder
+
+
+def _tokenizer() -> Tokenizer:
+    """Every byte is a token; "!" to "~" are the ids 0 to 93. The model has more ids than it."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({char: id_ for id_, char in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_tokens([AddedToken("<|end|>", normalized=False, special=True)])
+    return tokenizer
 
 
 def _weights() -> dict[str, np.ndarray]:
@@ -62,7 +69,7 @@ def _weights() -> dict[str, np.ndarray]:
         "model.norm.weight": np.ones(HIDDEN, np.float32),
         "lm_head.weight": 8 * normal(VOCABULARY, HIDDEN),
     }
-    weights["lm_head.weight"][:32] = weights["lm_head.weight"][127:] = 0
+    weights["lm_head.weight"][94:] = 0
     head = HIDDEN // HEADS
     shapes = {
         "self_attn.q_proj": (HEADS * head, HIDDEN),

@@ -1,7 +1,7 @@
 """The source of a plugin that tests install under a name of their own: `torch`'s attention, slowed or failing.
 
-`pace` is how many seconds a step takes at least. `fail`: "build", or "step" from the moment that the file
-`trigger` exists.
+`fail` is when it raises: "build", or "step" once the file `trigger` exists. While the file `brake` exists, a step
+takes a twentieth of a second longer.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+import srtkit_plugin_attention_torch as torch_plugin
 from srtkit.spec.attention import AttentionBackend, AttentionBuild, AttentionDescriptor
 from srtkit.spec.hookspecs import hookimpl
-from srtkit_plugin_attention_torch import Options as TorchOptions
-from srtkit_plugin_attention_torch import srtkit_attention as torch_attention
 
 
 class Options(BaseModel):
@@ -24,9 +23,9 @@ class Options(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    pace: float = 0.0
     fail: Literal["", "build", "step"] = ""
     trigger: str = ""
+    brake: str = ""
 
 
 def build(request: AttentionBuild) -> AttentionBackend:
@@ -40,15 +39,16 @@ def build(request: AttentionBuild) -> AttentionBackend:
 
     class Wrapped(TorchAttention):
         def fill(self, *arguments: object) -> None:
-            time.sleep(options.pace)
+            if options.brake and Path(options.brake).exists():
+                time.sleep(0.05)
             if options.fail == "step" and Path(options.trigger).exists():
                 raise RuntimeError("a string broke")
             super().fill(*arguments)  # type: ignore[arg-type]
 
-    return Wrapped(replace(request, options=TorchOptions()))
+    return Wrapped(replace(request, options=torch_plugin.Options()))
 
 
 @hookimpl
 def srtkit_attention() -> AttentionDescriptor:
     """Offers the same as `torch`."""
-    return replace(torch_attention(), options=Options, build=build)
+    return replace(torch_plugin.srtkit_attention(), options=Options, build=build)

@@ -36,6 +36,14 @@ HOUSE_RULES = (
     "for two. Whoever is late pays 10 cents a day for each book. Never promise what these rules do not say."
 )
 MILL = (
+    "It was Jonas who told me this story, sixty years after it happened, on the bench in front of his workshop. He had "
+    "become a carpenter, and a good one; there is hardly a house between the river and the hills without a door or a "
+    "stair of his. His hands lay on his knees and did not move while he spoke, which was rare. He asked me to write "
+    "it down as he told it, without making it better than it was, and to leave out the part about the priest's goat, "
+    "because the priest's sister was still alive. I have kept to that, except for the goat, which will come at the "
+    "end, if there is room. Those who have heard the story from Peter will find that he tells it differently: in his "
+    "version there is less work and more ice, and he is the one who lifts the gate. Both of them were there, and I "
+    "was not.\n\n"
     "The old mill stood at the bend of the river where the water ran slow and green. Nobody had ground corn in it "
     "for thirty years. Swallows nested under its roof, and in the winter the children of the village skated on the "
     "pond behind it until their mothers called them home. When the storm of that autumn tore off the last of the "
@@ -227,7 +235,8 @@ def main() -> None:
             text = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
         ids = tokenizer.encode(text, add_special_tokens=False)
         case = {"name": name, "prompt": prompt, "ids": ids, **continuation(model, ids)}
-        print(f"{name:14} {len(ids):4} tokens, gap {case['min_gap']:.6f}: {tokenizer.decode(case['tokens'])!r}")
+        case["text"] = tokenizer.decode(case["tokens"], clean_up_tokenization_spaces=False)
+        print(f"{name:14} {len(ids):4} tokens, gap {case['min_gap']:.6f}: {case['text']!r}", flush=True)
         cases.append(case)
     close = [case["name"] for case in cases if case["min_gap"] < MIN_GAP]
     if close:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
-from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
 from srtkit.config.settings import ServerSection
@@ -22,7 +22,7 @@ from srtkit.serve.prompts import ServedModel
 from srtkit.serve.service import Service, start_pump
 from srtkit.spec.tokenizer import TokenizerData
 from srtkit.text.chat import ChatTemplate
-from srtkit.text.tokenizer import Tokenizer, build_tokenizer
+from srtkit.text.tokenizer import Tokenizer
 from tests.serve.engine_double import STORY, EngineDouble
 
 TEMPLATE = (
@@ -68,8 +68,8 @@ def byte_tokenizer() -> Tokenizer:
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
     backend.add_tokens([AddedToken(text, normalized=False, special=True) for text in SPECIAL])
-    data = TokenizerData(json=backend.to_str(), bos_token="<|bos|>", eos_token="<|eos|>", add_bos=True)
-    return build_tokenizer(data)
+    backend.post_processor = processors.TemplateProcessing(single="<|bos|> $A", special_tokens=[("<|bos|>", 256)])
+    return Tokenizer(TokenizerData(backend.to_str, bos="<|bos|>", eos=("<|eos|>",)))
 
 
 def served_model(tokenizer: Tokenizer, **changes: Any) -> ServedModel:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 from srtkit.cli.common import add_assume, add_settings, run_action
 from srtkit.plugins.registry import discover
 from srtkit.spec.cli import CliCommand
+from srtkit.spec.versions import CONTRACTS
 
 EPILOG = """examples:
   srt config check my.toml
@@ -58,9 +60,12 @@ def _schema(arguments: argparse.Namespace) -> int:
         plan, _, _ = wire(load_settings(arguments.config), registry)
         offers = [plugin.offer for plugin in plan.plugins]
     else:
-        offers = [offer for offer in registry.offers if offer.speaks_ours and offer.kind != "cli"]
+        offers = [offer for kind in CONTRACTS if kind != "cli" for offer in registry.of(kind)]
         offers = [offer for offer in offers if official_distribution(offer.kind, offer.name) == offer.distribution]
-    print(json.dumps(merged_schema({(offer.kind, offer.name): load(offer).options for offer in offers}), indent=2))
+    options: dict[str, dict[str, Any]] = {}
+    for offer in offers:
+        options.setdefault(offer.kind, {})[offer.name] = load(offer).options
+    print(json.dumps(merged_schema(options), indent=2))
     return 0
 
 

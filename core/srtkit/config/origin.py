@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from srtkit.config.hints import did_you_mean
 from srtkit.spec.errors import ConfigError
@@ -24,24 +25,14 @@ _SECRET = ("key", "token", "secret", "password")
 
 @dataclass(frozen=True)
 class Origin:
-    """What wrote which setting. `lines` maps a path in `file` to its line, counted from 1."""
+    """What wrote which setting: key → "file:line", "--set a.b" or "SRT_A__B"; of () the file."""
 
-    file: str = ""
-    lines: Mapping[KeyPath, int] = field(default_factory=dict)
-    sets: frozenset[KeyPath] = frozenset()
-    environment: frozenset[KeyPath] = frozenset()
+    places: Mapping[KeyPath, str] = field(default_factory=dict)
 
     def where(self, path: KeyPath) -> str:
-        """`--set a.b`, `SRT_A__B`, or `file:line` of the path, else of the table around it, else the file."""
-        for length in range(len(path), 0, -1):
-            part = path[:length]
-            if part in self.sets:
-                return f"--set {'.'.join(part)}"
-            if tuple(name.lower() for name in part) in self.environment:
-                return f"SRT_{'__'.join(part).upper()}"
-            if part in self.lines:
-                return f"{self.file}:{self.lines[part]}"
-        return self.file or "settings"
+        """The place of this key, else of the table around it, else the file."""
+        around = (path[:length] for length in range(len(path), -1, -1))
+        return next((self.places[key] for key in around if key in self.places), "settings")
 
 
 def key_lines(text: str) -> dict[KeyPath, int]:
@@ -85,16 +76,14 @@ def paths_of(table: Mapping[str, Any], prefix: KeyPath = ()) -> Iterator[KeyPath
 
 def config_error(error: ValidationError, model: type[BaseModel], origin: Origin, prefix: KeyPath = ()) -> ConfigError:
     """All mistakes that pydantic found in the table at `prefix`, each with its place."""
-    mistakes = [_mistake(dict(record), model, origin, prefix) for record in error.errors(include_url=False)]
+    mistakes = [_mistake(record, model, origin, prefix) for record in error.errors(include_url=False)]
     if len(mistakes) == 1:
         return ConfigError(*mistakes[0])
     lines = [f"{where}: {cause}" + (f" ({remedy})" if remedy else "") for where, cause, remedy in mistakes]
     return ConfigError("config", "\n  ".join([f"{len(mistakes)} mistakes", *lines]))
 
 
-def _mistake(
-    record: Mapping[str, Any], model: type[BaseModel], origin: Origin, prefix: KeyPath
-) -> tuple[str, str, str]:
+def _mistake(record: ErrorDetails, model: type[BaseModel], origin: Origin, prefix: KeyPath) -> tuple[str, str, str]:
     """Place, cause and remedy of one error record."""
     local = tuple(str(part) for part in record["loc"])
     path = prefix + local

@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal, Self
 
 import pydantic_settings as sources
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -28,7 +27,7 @@ from pydantic import (
 from pydantic import model_validator as check
 
 from srtkit.config.hints import did_you_mean
-from srtkit.config.origin import KeyPath, Origin, config_error, key_lines, paths_of
+from srtkit.config.origin import KeyPath, Origin, config_error, key_lines
 from srtkit.spec.errors import ConfigError
 
 PREFIX = "SRT_"
@@ -41,17 +40,10 @@ def _as_names(value: object) -> object:
     return tomllib.loads(f"names = {value}")["names"] if value.startswith("[") else (value,)
 
 
-def _unique(names: tuple[str, ...]) -> tuple[str, ...]:
-    if len(set(names)) < len(names):
-        raise ValueError("names a plugin twice")
-    return names
-
-
 Names = Annotated[
     tuple[str, ...],
     sources.NoDecode,
     BeforeValidator(_as_names, json_schema_input_type=str | tuple[str, ...]),
-    AfterValidator(_unique),
 ]
 Options = dict[str, Any]
 FloatType = Literal["auto", "bfloat16", "float16", "float32"]
@@ -118,8 +110,6 @@ class AttentionSection(OnePlugin):
     def _contradictions(self) -> Self:
         if self.use is not None and self.use in self.fallback:
             raise ValueError(f'"{self.use}" is both use and fallback')
-        if self.shadow is not None and self.shadow == self.use:
-            raise ValueError(f'"{self.use}" cannot be its own shadow')
         return self
 
 
@@ -188,7 +178,7 @@ class ServerSection(Section):
 class Settings(sources.BaseSettings):
     """All tables of the file. Frozen, and survives JSON, so that child processes get it whole.
 
-    Built by `load_settings`; the constructor and `model_validate*` read no environment and no file.
+    Built by `load_settings`, or by `model_validate*` in a child, which reads no environment and no file.
     """
 
     model_config = sources.SettingsConfigDict(
@@ -216,17 +206,6 @@ class Settings(sources.BaseSettings):
         """Where each setting was written; empty in a child process."""
         return self._origin
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[sources.BaseSettings],
-        init_settings: sources.PydanticBaseSettingsSource,
-        *_: Any,
-        **__: Any,
-    ) -> tuple[sources.PydanticBaseSettingsSource, ...]:
-        """Only what is passed in: a child must not read its environment again."""
-        return (init_settings,)
-
 
 def load_settings(
     path: Path | None,
@@ -239,66 +218,72 @@ def load_settings(
     Raises `ConfigError` with place, cause and remedy for all mistakes that are found.
     """
     environ = os.environ if environ is None else environ
-    file, lines = _read(path) if path else ({}, {})
-    layer = _merge_sets(sets)
-    variables = {name.lower(): value for name, value in environ.items() if name.upper().startswith(PREFIX)}
-    origin = Origin(str(path or ""), lines, frozenset(paths_of(layer)), _variable_paths(variables))
-
-    class Layered(Settings):
-        """The sources of this call, strongest first."""
-
-        @classmethod
-        def settings_customise_sources(
-            cls, settings_cls: type[sources.BaseSettings], *_: Any, **__: Any
-        ) -> tuple[sources.PydanticBaseSettingsSource, ...]:
-            environment = sources.EnvSettingsSource(settings_cls)
-            environment.env_vars = variables
-            tables = [sources.InitSettingsSource(settings_cls, dict(table)) for table in (layer, file, base or {})]
-            return (tables[0], environment, *tables[1:])
-
+    file, places = _read(path) if path else ({}, {})
+    given = [_set(text) for text in sets]
+    variables = _variables(environ)
+    places = {(): str(path or "settings")} | places | variables | {key: f"--set {'.'.join(key)}" for key, _ in given}
+    origin = Origin(places)
+    source = sources.EnvSettingsSource(Settings)
+    source.env_vars = {name.lower(): environ[name] for name in variables.values()}
+    table: dict[str, Any] = {}
     try:
-        layered = Layered()
+        for layer in (base or {}, file, source(), *(_nested(key, value) for key, value in given)):
+            table = _over(table, layer)
+        settings = Settings.model_validate(table)
     except ValidationError as error:
         raise config_error(error, Settings, origin) from None
     except sources.SettingsError as error:
         raise ConfigError("environment", str(error), "a whole table is written as JSON") from None
-    settings = Settings.model_validate(layered.model_dump(exclude_unset=True))
     settings._origin = origin
     return settings
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
+def _over(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested tables as one: what `above` says wins."""
+    tables = {
+        key: _over(below[key], value)
+        for key, value in above.items()
+        if isinstance(value, dict) and isinstance(below.get(key), dict)
+    }
+    return {**below, **above, **tables}
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[KeyPath, str]]:
+    """A file's tables, and the place of each key."""
     try:
         text = path.read_text("utf-8")
-        return tomllib.loads(text), key_lines(text)
+        return tomllib.loads(text), {key: f"{path}:{line}" for key, line in key_lines(text).items()}
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(str(path), f"cannot be read: {error}", "") from None
+        raise ConfigError(str(path), f"cannot be read: {error}") from None
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(str(path), f"is not valid TOML: {error}", "") from None
+        raise ConfigError(str(path), f"is not valid TOML: {error}") from None
 
 
-def _merge_sets(sets: Sequence[str]) -> dict[str, Any]:
-    """`a.b=c` texts as one nested table. A value that opens like a TOML array, table or string is one."""
-    merged: dict[str, Any] = {}
-    for text in sets:
-        key, equals, value = (part.strip() for part in text.partition("="))
-        *tables, last = key.split(".")
-        if not equals or not all((*tables, last)):
-            raise ConfigError("--set", f'"{text}" is not of the form a.b=value', "e.g. --set server.port=30001")
-        try:
-            table = merged
-            for name in tables:
-                table = table.setdefault(name, {})
-            table[last] = tomllib.loads(f"x = {value}")["x"] if value[:1] in ("[", "{", '"', "'") else value
-        except (tomllib.TOMLDecodeError, AttributeError, TypeError) as error:
-            raise ConfigError(f"--set {text}", f"cannot be applied: {error}", "quote a text as in TOML") from None
-    return merged
+def _set(text: str) -> tuple[KeyPath, Any]:
+    """Key and value of `a.b=c`. A value that opens like a TOML array, table or string is one."""
+    key, equals, value = (part.strip() for part in text.partition("="))
+    path = tuple(key.split("."))
+    if not equals or not all(path):
+        raise ConfigError("--set", f'"{text}" is not of the form a.b=value', "e.g. --set server.port=30001")
+    try:
+        return path, tomllib.loads(f"x = {value}")["x"] if value.startswith(("[", "{", '"', "'")) else value
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"--set {text}", f"is not valid TOML: {error}", "quote a text as in TOML") from None
 
 
-def _variable_paths(variables: Mapping[str, str]) -> frozenset[KeyPath]:
-    """The settings that lower-case `srt_a__b` names stand for; an unknown table is an error."""
-    paths = {tuple(name.removeprefix(PREFIX.lower()).split("__")) for name in variables if "__" in name}
-    for section in sorted({path[0] for path in paths} - Settings.model_fields.keys()):
-        remedy = did_you_mean(section, Settings.model_fields)
-        raise ConfigError(f"{PREFIX}{section.upper()}__…", f'there is no table "{section}"', remedy)
-    return frozenset(paths)
+def _nested(path: KeyPath, value: Any) -> dict[str, Any]:
+    for name in reversed(path):
+        value = {name: value}
+    return dict(value)
+
+
+def _variables(environ: Mapping[str, str]) -> dict[KeyPath, str]:
+    """Key → name of every `SRT_A__B`; an unknown table is an error. Names without a table belong to others."""
+    found: dict[KeyPath, str] = {}
+    for name in sorted(name for name in environ if name.upper().startswith(PREFIX)):
+        section, *rest = name.lower().removeprefix(PREFIX.lower()).split("__")
+        if section in Settings.model_fields:
+            found[section, *rest] = name
+        elif rest:
+            raise ConfigError(name, f'there is no table "{section}"', did_you_mean(section, Settings.model_fields))
+    return found

@@ -19,7 +19,7 @@ import msgspec
 
 from srtkit.config.prepare import Run, prepare
 from srtkit.config.settings import Settings, load_settings
-from srtkit.parallel.blame import blame
+from srtkit.parallel.blame import STARTING, STEPPING, blame
 from srtkit.serve.frontend import Frontend, QueueFull
 from srtkit.serve.generation import Generation, Piece, Prompt, TokenLogprob
 from srtkit.serve.model import serve_model
@@ -231,14 +231,14 @@ class Engine:
                 break
 
     def _compute(self, run: Run, inbox: Receiver, outbox: Sender) -> None:
-        doing = "while starting"
+        doing = STARTING
         try:
             from srtkit.engine.build import build_engine  # torch, in the thread that computes
 
             built = build_engine(run.settings, run.loaded, run.facts, run.config, run.path, lambda done, total: None)
             loop = built.loop(inbox, outbox)
             self._ready.set()
-            doing = "during a step"
+            doing = STEPPING
             loop.run()
             built.close()
         except Exception as error:

@@ -47,7 +47,7 @@ def silu_mul(gate_up: Tensor) -> Tensor:
 def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> None:
     """Rotates the first R = cos.shape[-1] of each head of q and k in place."""
     size = cos.shape[-1]
-    cos, sin = _wide(cos).unsqueeze(1), _wide(sin).unsqueeze(1)
+    cos, sin = _wide(cos), _wide(sin)
     for x in (q, k):
         part = x[..., :size]
         wide = _wide(part)

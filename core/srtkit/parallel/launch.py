@@ -31,14 +31,17 @@ from srtkit.serve.app import create_app
 from srtkit.serve.frontend import Frontend
 from srtkit.serve.model import serve_model
 from srtkit.serve.service import Service, start_pump
+from srtkit.spec.capabilities import require
 from srtkit.spec.errors import ConfigError, EngineError, SrtError
 from srtkit.spec.messages import Failed, Ready, decode
-from srtkit.spec.transport import Receiver, Transport, TransportBuild
+from srtkit.spec.transport import Receiver, Transport, TransportBuild, TransportCapabilities
 
 Rank = subprocess.Popen[bytes]
 READY_SECONDS = 1800.0
 STOP_SECONDS = 10.0
 BUSY_SECONDS = 10.0
+GRACE_SECONDS = 5.0
+"""How long requests that run when the server is told to stop may go on."""
 
 
 class PortInUse(ConfigError):
@@ -53,6 +56,8 @@ def serve(settings: Settings) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     run = prepare(settings)
     plugin = run.loaded.one("transport")
+    can: TransportCapabilities = plugin.descriptor.capabilities(plugin.options)
+    require(can.processes, plugin.wired.part, "connect processes", 'name another under [transport] use, e.g. "zmq"')
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(contextlib.closing(_listen(settings.server.host, settings.server.port)))
         folder = stack.enter_context(_private_folder())
@@ -80,6 +85,19 @@ def _stop(frontend: Frontend, rank: Rank) -> None:
         rank.wait(timeout=STOP_SECONDS)
 
 
+class _Server(uvicorn.Server):
+    """Ends requests that still run when the time of grace is over, so that their clients get an end, too."""
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self._service = service
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        over = asyncio.get_running_loop().call_later(GRACE_SECONDS, self._service.abort, None)
+        await super().shutdown(sockets)
+        over.cancel()
+
+
 async def _serve_http(service: Service, listener: socket.socket, inbox: Receiver, rank: Rank) -> None:
     loop = asyncio.get_running_loop()
     settings = service.settings
@@ -87,10 +105,10 @@ async def _serve_http(service: Service, listener: socket.socket, inbox: Receiver
         create_app(service),
         log_level="warning",
         access_log=settings.access_log,
-        timeout_graceful_shutdown=5,
+        timeout_graceful_shutdown=int(2 * GRACE_SECONDS),
         lifespan="off",
     )
-    server = uvicorn.Server(config)
+    server = _Server(config, service)
 
     def on_end() -> None:
         if not server.should_exit:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import signal
 import sys
 import threading
 from pathlib import Path
 
 from srtkit.config.prepare import RankSpec, restore
-from srtkit.parallel.blame import blame
+from srtkit.parallel.blame import STARTING, STEPPING, blame
 from srtkit.plugins.plan import WiringPlan
 from srtkit.spec.errors import SrtError
 from srtkit.spec.messages import Failed, Ready, encode
@@ -22,14 +23,14 @@ from srtkit.spec.transport import Sender, TransportBuild
 
 def main() -> int:
     """Run rank 0 until told to stop; the exit code is that of the error that ended it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent decides
-    line = sys.stdin.buffer.readline()
-    threading.Thread(target=_end_with_parent, name="parent-watch", daemon=True).start()
-    spec = RankSpec.from_json(line)
+    for number in (signal.SIGINT, signal.SIGTERM):  # they go to whole groups; the parent decides
+        signal.signal(number, signal.SIG_IGN)
+    spec = RankSpec.from_json(sys.stdin.buffer.readline())
+    threading.Thread(target=_end_with_parent, args=(spec.folder,), name="parent-watch", daemon=True).start()
     name = f"rank {spec.rank}"
     wiring = WiringPlan.from_json(spec.wiring)
     outbox: Sender | None = None
-    doing = "while starting"
+    doing = STARTING
     try:
         settings, loaded, config = restore(spec)
         plugin = loaded.one("transport")
@@ -46,7 +47,7 @@ def main() -> int:
         gc.freeze()
         gc.disable()
         outbox.send([encode(Ready(name, wiring.digest, built.info()))])
-        doing = "during a step"
+        doing = STEPPING
         loop.run()
         built.close()
         transport.close()
@@ -59,9 +60,10 @@ def _collect() -> None:
     gc.collect()
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(folder: str) -> None:
     while sys.stdin.buffer.read(1):
         pass
+    shutil.rmtree(folder, ignore_errors=True)  # a parent that was killed has left it
     os._exit(0)
 
 

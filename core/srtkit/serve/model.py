@@ -8,18 +8,16 @@ from typing import Any
 from srtkit.config.prepare import Run
 from srtkit.serve.prompts import ServedModel
 from srtkit.text.chat import ChatTemplate
-from srtkit.text.tokenizer import build_tokenizer
+from srtkit.text.tokenizer import Tokenizer
 
 
 def serve_model(run: Run) -> ServedModel:
     """Build tokenizer and chat template; collect names, limits and defaults."""
     settings, data = run.settings.model, run.description.tokenizer
-    tokenizer = build_tokenizer(data) if data is not None else None
+    tokenizer = Tokenizer(data) if data is not None else None
     generation = run.description.generation if settings.generation_config == "auto" else {}
     template = data.chat_template if data is not None else None
-    bos, eos = (data.bos_token, data.eos_token) if data is not None else ("", "")
-    if tokenizer is not None:
-        bos, eos = tokenizer.bos_token, tokenizer.eos_token
+    bos, eos = (tokenizer.bos_token, tokenizer.eos_token) if tokenizer is not None else ("", "")
     return ServedModel(
         name=settings.name or settings.source.rstrip("/").rpartition("/")[2],
         aliases=tuple(dict.fromkeys(("default", settings.source))),

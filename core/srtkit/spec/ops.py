@@ -45,8 +45,9 @@ SCHEMAS: dict[str, OpSchema] = {
         OpSchema("silu_mul", "(gate_up [T, 2 I]) -> [T, I]; silu(gate) * up"),
         OpSchema(
             "rope",
-            "(q [T, Hq, D], k [T, Hk, D], cos [T, R], sin [T, R]) -> None; on the first R of D: x * cos + swap(x) * sin"
-            ", swap exchanges the halves, cos is its half twice, sin is (-half, half); q, k may be strided in T",
+            "(q [T, Hq, D], k [T, Hk, D], cos [T, 1, R], sin [T, 1, R]) -> None; the first R of D become "
+            "x * cos + swap(x) * sin, where swap exchanges the halves; cos is a half twice, sin a half negated, then "
+            "plain; cos and sin are of q's dtype; q and k may be strided in T",
             mutates=("q", "k"),
         ),
         OpSchema("linear", "(x [T, in]) -> [T, out]; weight [out, in], bias [out] or None", weight_side=True),

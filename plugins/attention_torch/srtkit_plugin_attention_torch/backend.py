@@ -63,7 +63,7 @@ class TorchAttention(AttentionBackend):
         """Buffers for the longest sequence and the largest step, on the fast path only."""
         if not self._fast:
             return TorchPlan(None)
-        gathered = max(self._gather_budget(), limits.max_context)
+        gathered = max(self._gather_budget(), limits.max_context, limits.max_tokens)
         return TorchPlan(fast_path.Buffers(self._heads, gathered, limits.max_tokens, self._dtype))
 
     def fill(self, plan: AttentionPlan, batch: Batch, view: GroupView) -> None:

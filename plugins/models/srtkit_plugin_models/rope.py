@@ -16,11 +16,11 @@ from srtkit_plugin_models.config import RopeConfig
 
 
 def rope_tables(rope: RopeConfig, head_dim: int, positions: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """cos and sin [positions, head_dim] in the form of the operator "rope": (cos, cos) and (-sin, sin)."""
+    """cos and sin [positions, 1, head_dim] in the form of the operator "rope": (cos, cos) and (-sin, sin)."""
     frequencies = _FREQUENCIES[rope.kind](_plain(rope.theta, head_dim), rope, head_dim)
     angles = torch.outer(torch.arange(positions, dtype=torch.float32), frequencies)
     scale = _attention_factor(rope.parameters) if rope.kind == "yarn" else 1.0
-    cos, sin = angles.cos() * scale, angles.sin() * scale
+    cos, sin = (angles.cos() * scale).unsqueeze(1), (angles.sin() * scale).unsqueeze(1)
     return torch.cat((cos, cos), -1).to(dtype), torch.cat((-sin, sin), -1).to(dtype)
 
 

@@ -1,7 +1,7 @@
 """Operators for the CPU: the descriptor. No torch.
 
-`rms_norm`, `add_rms_norm` and `rope` need fewer kernels than the references; `linear` keeps its weight
-in oneDNN's blocked form.
+Norms, activation and rotation need fewer kernels than the references; `linear` keeps its weight in
+oneDNN's blocked form.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from srtkit.spec.capabilities import YES, Answer, No, NoOptions
 from srtkit.spec.hookspecs import hookimpl
 from srtkit.spec.ops import OpFacts, OpsBuild, OpsDescriptor, OpsProvider
 
-NAMES = frozenset({"linear", "rms_norm", "add_rms_norm", "rope"})
+NAMES = frozenset({"linear", "rms_norm", "add_rms_norm", "silu_mul", "rope"})
 # float16 is left to the reference: oneDNN has it for few processors only.
 DTYPES = frozenset({"bfloat16", "float32"})
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from srtkit.spec.errors import DeviceAbsent
@@ -39,9 +40,14 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Ten
     return rms_norm(residual.add_(x), weight, eps)
 
 
+def silu_mul(gate_up: Tensor) -> Tensor:
+    """[T, 2 I] → [T, I]; silu is computed in float32 and rounded before the product."""
+    gate, up = gate_up.chunk(2, -1)
+    return F.silu(gate).mul_(up)
+
+
 def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> None:
     """Rotates in place; q and k at once where they stand side by side, as slices of a fused qkv do."""
-    cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
     if _side_by_side(q, k):
         _rotate(q.as_strided((q.shape[0], q.shape[1] + k.shape[1], q.shape[2]), q.stride()), cos, sin)
         return
@@ -82,7 +88,12 @@ class PackedLinear(WeightOp):
         return False
 
 
-_FUNCTIONS: dict[str, Op] = {"rms_norm": rms_norm, "add_rms_norm": add_rms_norm, "rope": rope}
+_FUNCTIONS: dict[str, Op] = {
+    "rms_norm": rms_norm,
+    "add_rms_norm": add_rms_norm,
+    "silu_mul": silu_mul,
+    "rope": rope,
+}
 
 
 class CpuOps(OpsProvider):

@@ -15,7 +15,7 @@ from srtkit.spec.capabilities import No
 from srtkit.spec.facts import DeviceFacts
 from srtkit.spec.ops import OpFacts, WeightOp
 from srtkit_plugin_ops_cpu import NAMES, accepts, srtkit_ops
-from srtkit_plugin_ops_cpu.provider import CpuOps, add_rms_norm, rms_norm, rope
+from srtkit_plugin_ops_cpu.provider import CpuOps, add_rms_norm, rms_norm, rope, silu_mul
 
 CPU = DeviceFacts("cpu", "test", "x86_64", extra={"isa": "avx512_bf16 avx512f avx2"})
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 6e-3}
@@ -55,6 +55,16 @@ def test_norms(dtype: torch.dtype, rows: int) -> None:
     assert torch.equal(x, before)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", ROWS)
+def test_silu_mul(dtype: torch.dtype, rows: int) -> None:
+    gate_up = torch.randn(rows, 2 * 31).mul(4).to(dtype)
+    before = gate_up.clone()
+    gate, up = gate_up.double().chunk(2, -1)
+    assert near(silu_mul(gate_up), gate / (1 + (-gate).exp()) * up)
+    assert torch.equal(gate_up, before)
+
+
 def turned(x: Tensor, angles: Tensor) -> Tensor:
     """Dimension i and i + R / 2 are one complex number, turned by the angle; float64."""
     half = angles.shape[1]
@@ -79,7 +89,7 @@ def test_rope(dtype: torch.dtype, rows: int, rotary: int, form: str) -> None:
     rest = fused[:, 5:].clone()
     angles = torch.rand(rows, rotary // 2, dtype=torch.float64) * 2 * math.pi
     exact_q, exact_k = turned(q, angles), turned(k, angles)
-    cos, sin = angles.cos(), angles.sin()
+    cos, sin = angles.cos().unsqueeze(1), angles.sin().unsqueeze(1)
     rope(q, k, torch.cat((cos, cos), -1).to(dtype), torch.cat((-sin, sin), -1).to(dtype))
     assert near(q, exact_q)
     assert near(k, exact_k)

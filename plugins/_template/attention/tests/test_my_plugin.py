@@ -97,7 +97,8 @@ class World:
 
 def expected(q: Tensor, stored: list[Tensor], spec: AttentionSpec) -> Tensor:
     """One token's attention: q [q_heads, d] over tokens [heads, d + dv], in float64."""
-    k, v = torch.stack(stored).double().split((spec.head_dim, spec.v_head_dim), -1)
+    tokens = torch.stack(stored).double()
+    k, v = tokens[..., : spec.head_dim], tokens[..., spec.head_dim :]
     out = torch.empty(spec.q_heads, spec.v_head_dim, dtype=torch.float64)
     for head in range(spec.q_heads):
         shared = head * spec.kv_heads // spec.q_heads

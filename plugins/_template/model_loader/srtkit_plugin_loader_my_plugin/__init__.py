@@ -6,7 +6,6 @@ The form: a folder with config.json (Hugging Face keys), weights.npz, and tokeni
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -35,11 +34,13 @@ def describe(path: Path, options: BaseModel) -> ModelDescription:
         raise LoaderError(PART, f"{file} is missing", f"put it beside {WEIGHTS}") from None
     except ValueError as error:
         raise LoaderError(PART, f"{file} is not sound JSON: {error}", "write the file again") from None
-    tokenizer = path / "tokenizer.json"
-    eos = config.get("eos_token_id", [])
-    ends = tuple(eos if isinstance(eos, list) else [eos])
-    read = partial(tokenizer.read_text, "utf-8")
-    return ModelDescription(config, TokenizerData(read, eos=ends) if tokenizer.exists() else None)
+    return ModelDescription(config=config, tokenizer=_tokenizer(path / "tokenizer.json", config.get("eos_token_id")))
+
+
+def _tokenizer(file: Path, eos: int | list[int] | None) -> TokenizerData | None:
+    """The tokenizer, whose text is read when it is asked for; None for a model without text."""
+    ids = () if eos is None else tuple(eos) if isinstance(eos, list) else (eos,)
+    return TokenizerData(json=lambda: file.read_text("utf-8"), eos=ids) if file.exists() else None
 
 
 def build(given: ModelLoaderBuild) -> ModelLoader:

@@ -47,10 +47,8 @@ class MyPluginLoader(ModelLoader):
         for request in sorted(wanted, key=lambda request: request.name):
             if request.name != name:
                 name, whole = request.name, torch.from_numpy(self._array(request.name))
-            part = (
-                whole if request.dim is None else whole.narrow(request.dim, request.start, request.stop - request.start)
-            )
-            yield request, part
+            dim, start, stop = request.dim, request.start, request.stop
+            yield request, whole if dim is None else whole.narrow(dim, start, stop - start)
 
     def close(self) -> None:
         """Close the file; a `read` that is under way then ends with `LoaderError`."""

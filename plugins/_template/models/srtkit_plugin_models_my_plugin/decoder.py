@@ -18,11 +18,10 @@ from srtkit_plugin_models_my_plugin.plan import PART, Sizes, read_sizes
 
 
 @final
-class Block(nn.Module):
+class Block:
     """x + attention(norm(x)), then x + MLP(norm(x))."""
 
     def __init__(self, build: ModelBuild, sizes: Sizes, index: int) -> None:
-        super().__init__()
         spec, dtype = build.plan.attention[index], build.plan.dtype
         self.heads = (spec.q_heads, spec.kv_heads, spec.kv_heads)
         self.input_layernorm = RMSNorm(build.ops, sizes.hidden, sizes.eps, dtype, build.device)
@@ -35,8 +34,8 @@ class Block(nn.Module):
         self.silu_mul = build.ops.op("silu_mul", dtype, hidden=sizes.inner)
         self.down_proj = Linear(build, (sizes.hidden, sizes.inner))
 
-    def forward(self, residual: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """`residual` [T, hidden] in place, and returned; cos and sin [T, head_dim] of the tokens' positions."""
+    def __call__(self, residual: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """`residual` [T, hidden] in place, and returned; cos and sin [T, 1, head_dim] of the tokens' positions."""
         tokens = len(residual)
         q, k, v = self.qkv(self.input_layernorm(residual)).view(tokens, sum(self.heads), -1).split(self.heads, 1)
         self.rope(q, k, cos, sin)
@@ -56,7 +55,7 @@ class MyPluginDecoder(nn.Module, Model):
             raise Unsupported(PART, "gives no hidden states of single layers")
         self.plan, self.device = build.plan, build.device
         self.embed_tokens = Embedding(build)
-        self.blocks = nn.ModuleList(Block(build, sizes, index) for index in range(sizes.layers))
+        self.blocks = [Block(build, sizes, index) for index in range(sizes.layers)]
         self.norm = RMSNorm(build.ops, sizes.hidden, sizes.eps, build.plan.dtype, build.device)
         self.lm_head = Head(build, None)
         cos, sin = _rope_tables(sizes, DTYPES[build.plan.dtype])
@@ -85,9 +84,9 @@ class MyPluginDecoder(nn.Module, Model):
 
     def pack(self) -> None:
         """Hand the weights of linears and head to their operators."""
-        for module in self.modules():
-            if isinstance(module, Linear | Head):
-                module.pack()
+        for owner in self._owners().values():
+            if isinstance(owner, Linear | Head):
+                owner.pack()
 
     def _owners(self) -> dict[str, Embedding | RMSNorm | Linear | Head]:
         owners: dict[str, Embedding | RMSNorm | Linear | Head] = {
@@ -96,7 +95,6 @@ class MyPluginDecoder(nn.Module, Model):
             "lm_head": self.lm_head,
         }
         for index, block in enumerate(self.blocks):
-            assert isinstance(block, Block)
             name = f"model.layers.{index}"
             owners |= {
                 f"{name}.input_layernorm": block.input_layernorm,
@@ -110,8 +108,8 @@ class MyPluginDecoder(nn.Module, Model):
 
 
 def _rope_tables(sizes: Sizes, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """cos and sin [positions, head_dim] as the operator "rope" wants them: (cos, cos) and (-sin, sin)."""
+    """cos and sin [positions, 1, head_dim] as the operator "rope" wants them: (cos, cos) and (-sin, sin)."""
     exponents = torch.arange(0, sizes.head_dim, 2, dtype=torch.float32) / sizes.head_dim
     angles = torch.outer(torch.arange(sizes.max_context, dtype=torch.float32), sizes.theta**-exponents)
-    cos, sin = angles.cos(), angles.sin()
+    cos, sin = angles.cos().unsqueeze(1), angles.sin().unsqueeze(1)
     return torch.cat((cos, cos), -1).to(dtype), torch.cat((-sin, sin), -1).to(dtype)

@@ -38,7 +38,7 @@ def silu_mul(gate_up: Tensor) -> Tensor:
 
 def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> None:
     for x in (q, k):
-        x.copy_(x * cos.unsqueeze(1) + x.roll(x.shape[-1] // 2, -1) * sin.unsqueeze(1))
+        x.copy_(x * cos + x.roll(x.shape[-1] // 2, -1) * sin)
 
 
 class PlainLinear(WeightOp):

@@ -84,9 +84,18 @@ def test_closing_the_receiver_frees_a_sender_that_waits(transport: Transport) ->
     receiver, sender = transport.receiver("gone"), transport.sender("gone")
     sender.send([b"1"])
     sender.send([b"2"])
-    threading.Timer(0.05, receiver.close).start()
-    with pytest.raises(PeerGone):
-        sender.send([b"3"], timeout=30)
+    gone = threading.Event()
+
+    def send() -> None:
+        try:
+            sender.send([b"3"], timeout=3600)
+        except PeerGone:
+            gone.set()
+
+    threading.Thread(target=send, daemon=True).start()
+    assert not gone.wait(0.05)
+    receiver.close()
+    assert gone.wait(30)
 
 
 def test_ends_are_opened_once_and_closed_for_good(transport: Transport) -> None:

@@ -1,0 +1,120 @@
+"""How a server ends: killed, told to stop, a child lost. Whatever the cause, no process and no folder is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from srtkit.cli import exits
+from srtkit.cli.main import main
+from srtkit.spec.errors import EngineError
+from tests.live import LiveServer
+from tests.live_server.clients import complete, events, metrics, read_rest, send, wait_until
+from tests.live_server.conftest import Start
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the servers of the test make their temporary folders."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    return tmp_path
+
+
+@contextmanager
+def busy(start: Start, brake: Path) -> Iterator[tuple[LiveServer, list[socket.socket]]]:
+    """A server with three streams that last for minutes."""
+    brake.touch()
+    with start({"attention.use": "wrapped", "attention.options.brake": str(brake)}) as server:
+        streams = [send(server, f"Stream {i}", 2000) for i in range(3)]
+        for stream in streams:
+            assert b"200 OK" in stream.recv(1 << 16)
+        wait_until(lambda: metrics(server)["running"] == 3)
+        yield server, streams
+
+
+def test_a_killed_rank_ends_the_server_with_an_error_that_names_it(start: Start, folders: Path) -> None:
+    with busy(start, folders / "brake") as (server, streams):
+        (rank,) = server.children
+        os.kill(rank, signal.SIGKILL)
+        ends = [read_rest(stream) for stream in streams]
+        assert server.process.wait(10) == EngineError.exit_code
+        sentence = f"the process of rank 0 (pid {rank}) was killed by SIGKILL"
+        assert f"error: engine: {sentence}" in server.output()
+        assert "Traceback" not in server.output()
+        for end in ends:
+            *_, error, done = events(end)
+            assert sentence in json.loads(error)["error"]["message"]
+            assert done == "[DONE]"
+    assert list(folders.iterdir()) == [folders / "brake"]
+
+
+def test_a_killed_server_takes_its_rank_along(start: Start, folders: Path) -> None:
+    with busy(start, folders / "brake") as (server, streams):
+        rank = psutil.Process(server.children[0])
+        server.process.kill()
+        rank.wait(2)
+        for stream in streams:
+            stream.close()
+    assert list(folders.iterdir()) == [folders / "brake"]
+
+
+def test_sigterm_ends_it_in_order_and_open_requests_with_it(start: Start, folders: Path) -> None:
+    with busy(start, folders / "brake") as (server, streams):
+        os.killpg(server.pid, signal.SIGTERM)  # as a service manager does: the rank gets it, too
+        ends = [read_rest(stream) for stream in streams]
+        assert server.process.wait(10) == exits.TERMINATED
+        assert "Traceback" not in server.output()
+        for end in ends:
+            *_, last, done = events(end)
+            assert json.loads(last)["choices"][0]["finish_reason"] == "abort"
+            assert done == "[DONE]"
+    assert list(folders.iterdir()) == [folders / "brake"]
+
+
+def test_ctrl_c_ends_it_in_order(start: Start, folders: Path) -> None:
+    with start() as server:
+        os.killpg(server.pid, signal.SIGINT)  # as a terminal does
+        assert server.process.wait(10) == exits.INTERRUPTED
+        assert server.output().endswith("error: stopped by Ctrl-C\n")
+        assert "Traceback" not in server.output()
+    assert list(folders.iterdir()) == []
+
+
+def test_a_signal_during_the_start_ends_it_in_order(config: Path, folders: Path) -> None:
+    command = [sys.executable, "-m", "srtkit", "serve", "--config", str(config), "--set", "server.port=0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+    wait_until(lambda: bool(psutil.Process(process.pid).children()), 60)
+    (rank,) = psutil.Process(process.pid).children()
+    os.killpg(process.pid, signal.SIGINT)
+    output, _ = process.communicate(timeout=20)
+    assert process.returncode == exits.INTERRUPTED
+    assert output.decode() == "error: stopped by Ctrl-C\n"
+    assert not rank.is_running()
+    assert list(folders.iterdir()) == []
+
+
+def test_a_taken_port_is_noticed_before_weights_are_read(
+    server: LiveServer, model: Path, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    port = server.base_url.rpartition(":")[2]
+    code = main(["serve", "--config", str(config), "--set", f"server.port={port}"])
+    assert code == exits.PORT_IN_USE
+    assert f"error: server.port: port {port} on 127.0.0.1 is in use" in capsys.readouterr().err
+    assert psutil.Process().children() == [psutil.Process(server.pid)]  # no rank was started
+
+
+def test_two_servers_side_by_side(server: LiveServer, start: Start) -> None:
+    with start() as other:
+        assert other.base_url != server.base_url
+        assert complete(other, "Both say", 20) == complete(server, "Both say", 20)
+    assert complete(server, "Both say", 20)

@@ -1,0 +1,84 @@
+"""The reference through the whole server: two processes, sockets, HTTP, text."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.live import LiveServer, live_server
+from tests.parity.conftest import FLOAT32
+from tests.parity.reference import Case
+
+pytestmark = pytest.mark.model
+
+GREEDY = {"temperature": 0, "max_tokens": 64, "ignore_eos": True, "skip_special_tokens": False}
+
+
+@pytest.fixture(scope="module")
+def server(quickstart: Path) -> Iterator[LiveServer]:
+    """It serves in float32."""
+    with live_server(quickstart, FLOAT32) as server:
+        yield server
+
+
+def post_all(server: LiveServer, requests: list[tuple[str, dict[str, Any]]]) -> list[Any]:
+    """The answers to requests that are sent at once."""
+
+    async def post(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> Any:
+        response = await client.post(path, json=body)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    async def post_them() -> list[Any]:
+        async with httpx.AsyncClient(base_url=server.base_url, timeout=100) as client:
+            return await asyncio.gather(*(post(client, path, body) for path, body in requests))
+
+    return asyncio.run(post_them())
+
+
+def test_token_ids(server: LiveServer, cases: list[Case]) -> None:
+    ids = [case.ids for case in cases]
+    completions, results = post_all(
+        server,
+        [("/v1/completions", {"prompt": ids, **GREEDY}), ("/generate", {"input_ids": ids, "sampling_params": GREEDY})],
+    )
+    for case, choice, result in zip(cases, completions["choices"], results, strict=True):
+        assert result["output_ids"] == case.tokens, case.name
+        assert choice["text"] == result["text"] == case.text, case.name
+        assert choice["finish_reason"] == result["meta_info"]["finish_reason"] == "length"
+    usage = completions["usage"]
+    assert usage["prompt_tokens"] == sum(map(len, ids))
+    assert usage["completion_tokens"] == 20 * 64
+
+
+def test_messages_and_texts(server: LiveServer, cases: list[Case]) -> None:
+    requests: list[tuple[str, dict[str, Any]]] = [
+        ("/v1/chat/completions", {"messages": case.prompt, **GREEDY})
+        if case.is_chat
+        else ("/v1/completions", {"prompt": case.prompt, **GREEDY})
+        for case in cases
+    ]
+    for case, answer in zip(cases, post_all(server, requests), strict=True):
+        (choice,) = answer["choices"]
+        assert (choice["message"]["content"] if case.is_chat else choice["text"]) == case.text, case.name
+        assert answer["usage"]["prompt_tokens"] == len(case.ids), case.name
+
+
+def test_a_chat_ends_with_its_turn(server: LiveServer, cases: list[Case]) -> None:
+    case = next(case for case in cases if case.is_chat and "<|im_end|>" in case.text)
+    request = {"messages": case.prompt, "temperature": 0}
+    ((whole,), (short,)) = (
+        answer["choices"]
+        for answer in post_all(
+            server, [("/v1/chat/completions", request), ("/v1/chat/completions", {**request, "max_tokens": 2})]
+        )
+    )
+    assert whole["message"]["content"] == case.text.partition("<|im_end|>")[0]
+    assert whole["finish_reason"] == "stop"
+    assert short["finish_reason"] == "length"
+    assert case.text.startswith(short["message"]["content"])
