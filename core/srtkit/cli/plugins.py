@@ -90,7 +90,7 @@ def _not_installed(registry: Registry) -> Iterator[Offer]:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    from srtkit.config.toml_text import option_lines
+    from srtkit.config.init import option_lines
     from srtkit.plugins.loading import load
 
     kind, colon, name = arguments.plugin.partition(":")

@@ -6,20 +6,25 @@ for the CPU beside a visible accelerator.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
 
 from srtkit.config.settings import Settings, load_settings
-from srtkit.config.toml_text import option_lines
-from srtkit.plugins.catalogue import ACCELERATORS, set_line
 from srtkit.plugins.loaded import LoadedPlugins, load_wiring
 from srtkit.plugins.loading import calling, load
 from srtkit.plugins.registry import Registry
 from srtkit.plugins.wiring import wire
-from srtkit.spec.errors import DeviceAbsent, PluginNotFound
+from srtkit.spec.errors import DeviceAbsent
 from srtkit.spec.versions import CONTRACTS
 
 DEV = Path("/dev")
+ACCELERATORS = ("nvidia[0-9]*", "kfd")
+"""Files in /dev that mean an accelerator is here."""
 
 
 def initial_config(source: str, registry: Registry, platform: str | None = None, dev: Path = DEV) -> str:
@@ -36,29 +41,33 @@ def initial_config(source: str, registry: Registry, platform: str | None = None,
 
 def detect_platform(registry: Registry, dev: Path = DEV) -> str:
     """The installed platform of highest priority whose device is here."""
-    if not (offers := registry.of("platform")):
-        registry.find("platform", "cpu")
-    descriptors = [(offer, load(offer)) for offer in offers]
-    visible = {name: path for pattern, name in ACCELERATORS.items() for path in sorted(dev.glob(pattern))}
-    for offer, descriptor in sorted(descriptors, key=lambda pair: -pair[1].priority):
+    offers = registry.of("platform") or (registry.find("platform", "cpu"),)
+    visible = [path for pattern in ACCELERATORS for path in sorted(dev.glob(pattern))]
+    for descriptor, offer in sorted(((load(offer), offer) for offer in offers), key=lambda pair: -pair[0].priority):
         with calling(offer):
             here = list(descriptor.probe(descriptor.options()))
         if here and (descriptor.priority > 0 or not visible):
             return offer.name
-    for name, path in visible.items():
-        remedy = "or name the CPU: --set platform.use=cpu"
-        if any(offer.name == name for offer in offers):
-            cause = f"{path} is here, but the platform finds no device it can use"
-            raise DeviceAbsent(f"platform:{name}", cause, f"check the driver with `srt doctor`, {remedy}")
-        cause = f"{path} is here, but the platform that drives it is not installed"
-        raise PluginNotFound(f"platform:{name}", cause, f"{set_line(name)}, {remedy}")
+    if visible:
+        cause = f"{visible[0]} is here, but no installed platform finds a device that it can use"
+        remedy = "install the platform that drives it, or check its driver; or name the CPU: --set platform.use=cpu"
+        raise DeviceAbsent("platform", cause, remedy)
     raise DeviceAbsent("platform", "no installed platform finds its device", "`srt plugins list --available`")
+
+
+def option_lines(model: type[BaseModel], chosen: Mapping[str, Any] | None = None) -> Iterator[str]:
+    """A TOML line an option: those in `chosen` are set, the others stand as comments with their defaults."""
+    chosen = chosen or {}
+    for key, field in model.model_fields.items():
+        value = chosen.get(key, field.get_default(call_default_factory=True))
+        text = "…" if value in (None, PydanticUndefined) else json.dumps(value, ensure_ascii=False, default=str)
+        doc = f"  # {field.description}" if field.description else ""
+        yield f"{'' if key in chosen else '# '}{key} = {text}{doc}"
 
 
 def _lines(settings: Settings, loaded: LoadedPlugins) -> Iterator[str]:
     for name, field in Settings.model_fields.items():
-        section = field.annotation
-        assert isinstance(section, type)
+        section: Any = field.annotation
         chosen: dict[str, object] = {"source": settings.model.source} if name == "model" else {}
         plugins = loaded.all(name) if name in CONTRACTS else ()
         if plugins:

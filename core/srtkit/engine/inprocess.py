@@ -1,35 +1,44 @@
 """`from srtkit import Engine`: a model in this process, through the same scheduler, runner and text stage.
 
-One thread computes, one takes the engine's messages; callers wait for pieces, with or without asyncio.
+One thread computes; another has an event loop with the same `Service` that the HTTP server has. Callers wait
+for it, with or without asyncio.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, Self
-
-import msgspec
+from typing import Any, Self, TypeVar
 
 from srtkit.config.prepare import Run, prepare
 from srtkit.config.settings import Settings, load_settings
-from srtkit.parallel.blame import STARTING, STEPPING, blame
-from srtkit.serve.frontend import Frontend, QueueFull
+from srtkit.parallel.blame import blame
+from srtkit.serve.frontend import Frontend
 from srtkit.serve.generation import Generation, Piece, Prompt, TokenLogprob
 from srtkit.serve.model import serve_model
-from srtkit.serve.prompts import build_prompts, check_ids, check_length
-from srtkit.serve.requests import GenerationFields
-from srtkit.spec.errors import ConfigError, EngineError
-from srtkit.spec.messages import Reply, decode
+from srtkit.serve.prompts import build_prompts, token_lists
+from srtkit.serve.requests import Logprobs, OpenAIRequest, parse
+from srtkit.serve.service import Service, new_id, start_pump
+from srtkit.spec.errors import ConfigError, EngineError, SrtError
 from srtkit.spec.transport import Receiver, Sender, Transport, TransportBuild
 
-Prompts = Sequence[str] | Sequence[Sequence[int]]
+T = TypeVar("T")
+Prompts = str | Sequence[str] | Sequence[Sequence[int]]
+DEFAULT_TOKENS = 16
+
+
+class Params(OpenAIRequest, kw_only=True):
+    """Parameters of `generate` and `stream`: those of `/v1/completions`."""
+
+    logprobs: Logprobs | None = None
 
 
 @dataclass(frozen=True)
@@ -48,26 +57,31 @@ class Engine:
     """An engine in this process. Use `from_config`; close it, or use it as a context manager."""
 
     def __init__(self, settings: Settings) -> None:
-        self._news = threading.Condition()
-        run = prepare(settings)
+        # The queue is bounded to protect a server from its clients; here the caller is the only one.
+        queue = settings.scheduler.model_copy(update={"max_waiting": sys.maxsize})
+        run = prepare(settings.model_copy(update={"scheduler": queue}))
         self.model = serve_model(run)
+        self._loop = asyncio.new_event_loop()
+        self._opened = ExitStack()
+        folder = Path(self._opened.enter_context(tempfile.TemporaryDirectory(prefix="srt-")))
         plugin = run.loaded.one("transport")
-        self._folder = tempfile.TemporaryDirectory(prefix="srt-")
-        self._transport: Transport = plugin.descriptor.build(TransportBuild(Path(self._folder.name), plugin.options))
-        inbox, outbox = self._transport.receiver("requests"), self._transport.sender("deltas")
-        requests, self._deltas = self._transport.sender("requests"), self._transport.receiver("deltas")
-        self._frontend = Frontend(requests, self.model.tokenizer, settings.scheduler.max_waiting)
+        transport: Transport = plugin.descriptor.build(TransportBuild(folder, plugin.options))
+        self._opened.callback(transport.close)
+        inbox, outbox = transport.receiver("requests"), transport.sender("deltas")
+        frontend = Frontend(transport.sender("requests"), self.model.tokenizer, sys.maxsize)
+        self._service = Service(frontend, self.model, {}, settings.server, run.wiring.degraded)
+        self._stop_pump = start_pump(transport.receiver("deltas"), self._service, self._loop)
         self._ready = threading.Event()
         self._threads = [
             threading.Thread(target=self._compute, args=(run, inbox, outbox), name="srtkit-engine", daemon=True),
-            threading.Thread(target=self._pump, name="srtkit-pump", daemon=True),
+            threading.Thread(target=self._loop.run_forever, name="srtkit-text", daemon=True),
         ]
         for thread in self._threads:
             thread.start()
         self._ready.wait()
-        if self._frontend.failure is not None:
+        if frontend.failure is not None:
             self.close()
-            raise self._frontend.failure
+            raise frontend.failure
 
     @classmethod
     def from_config(cls, path: str | Path, overrides: Mapping[str, str] | None = None) -> Self:
@@ -75,94 +89,57 @@ class Engine:
         sets = [f"{key}={value}" for key, value in (overrides or {}).items()]
         return cls(load_settings(Path(path), [*sets, "transport.use=inproc"]))
 
-    def generate(self, prompts: Prompts | str, **params: Any) -> list[Completion]:
+    def generate(self, prompts: Prompts, **params: Any) -> list[Completion]:
         """Complete prompts (texts or token id lists) in order, `n` completions each.
 
         Parameters are those of `/v1/completions`: max_tokens (16), temperature, top_k, top_p, min_p, seed,
         stop, stop_token_ids, ignore_eos, min_tokens, n, skip_special_tokens, cache_salt; and logprobs.
         """
-        wanted = [one for prompt in _listed(prompts) for one in self._prompts(prompt, params)]
-        generations: list[Generation] = []
-        with self._news:
-            try:
-                for one in wanted:
-                    generations.append(self._open_in_turn(one))
-                return [self._completion(generation) for generation in generations]
-            finally:
-                for generation in generations:
-                    self._cancel(generation)
+        return self._call(self._complete(prompts, params))
+
+    async def agenerate(self, prompts: Prompts, **params: Any) -> list[Completion]:
+        """`generate` for asyncio."""
+        return await asyncio.wrap_future(self._submit(self._complete(prompts, params)))
 
     def stream(self, prompt: str | Sequence[int], **params: Any) -> Iterator[Piece]:
         """Complete one prompt piece by piece. Leaving the iteration early frees its pages."""
-        (wanted,) = self._prompts(prompt, params)
-        with self._news:
-            generation = self._frontend.open(wanted)
+        pieces = self._pieces(prompt, params)
         try:
-            while True:
-                with self._news:
-                    piece = _checked(self._wait(generation))
+            while (piece := self._call(_next(pieces))) is not None:
                 yield piece
-                if piece.finished:
-                    return
         finally:
-            self._cancel(generation)
+            self._call(_end(pieces))
 
     async def astream(self, prompt: str | Sequence[int], **params: Any) -> AsyncIterator[Piece]:
         """`stream` for asyncio."""
-        loop, woken = asyncio.get_running_loop(), asyncio.Event()
-        (wanted,) = self._prompts(prompt, params)
-        with self._news:
-            generation = self._frontend.open(wanted)
-            generation.on_news = partial(_wake, loop, woken)
-            woken.set()
+        pieces = self._pieces(prompt, params)
         try:
-            while True:
-                await woken.wait()
-                woken.clear()
-                with self._news:
-                    piece = generation.take()
-                if piece is not None:
-                    yield _checked(piece)
-                    if piece.finished:
-                        return
+            while (piece := await asyncio.wrap_future(self._submit(_next(pieces)))) is not None:
+                yield piece
         finally:
-            generation.on_news = None
-            self._cancel(generation)
+            await asyncio.wrap_future(self._submit(_end(pieces)))
 
-    async def agenerate(self, prompts: Prompts | str, **params: Any) -> list[Completion]:
-        """`generate` for asyncio."""
-        return await asyncio.to_thread(self.generate, prompts, **params)
-
-    def control(self, op: str, timeout: float = 60.0) -> Any:
+    def control(self, op: str) -> Any:
         """Have the engine do an operation ("flush_cache", "info"); its answer."""
-        deadline = time.monotonic() + timeout
-        with self._news:
-            number = self._frontend.control(op)
-            while number not in self._frontend.replies:
-                self._frontend.check()
-                if not self._news.wait(timeout=max(0.0, deadline - time.monotonic())):
-                    raise EngineError("engine", f"did not answer {op!r} within {timeout:.0f} s")
-            reply: Reply = self._frontend.replies.pop(number)
-        if reply.error:
-            raise EngineError("engine", reply.error)
-        return reply.value
+        return self._call(self._service.control(op))
 
     def flush_cache(self) -> None:
         """Empty the prefix cache as far as nothing runs on it."""
         self.control("flush_cache")
 
     def close(self) -> None:
-        """Stop the threads and free everything. Idempotent."""
-        if self._frontend.failure is None:
-            with self._news:
-                self._frontend.control("shutdown")
-        for thread in self._threads:
-            thread.join(timeout=60)
-        self._transport.close()
-        self._folder.cleanup()
-        with self._news:  # whoever still waits is told
-            self._frontend.fail(self._frontend.failure or EngineError("engine", "is closed"))
-            self._news.notify_all()
+        """Stop the threads and free everything; whoever still waits gets an error. Idempotent."""
+        if self._loop.is_closed():
+            return
+        if self._service.frontend.failure is None:
+            self.control("shutdown")
+        self._threads[0].join(timeout=60)
+        self._call(self._fail(EngineError("engine", "is closed")))
+        self._stop_pump()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._threads[1].join(timeout=60)
+        self._loop.close()
+        self._opened.close()
 
     def __enter__(self) -> Self:
         return self
@@ -170,90 +147,89 @@ class Engine:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _prompts(self, prompt: str | Sequence[int], params: Mapping[str, Any]) -> list[Prompt]:
-        given = dict(params)
-        logprobs = given.pop("logprobs", None)
-        unknown = given.keys() - set(GenerationFields.__struct_fields__)
-        if unknown:
-            raise ConfigError("Engine", f"unknown parameter {sorted(unknown)[0]!r}", "see Engine.generate")
+    # -- in the event loop ----------------------------------------------------------------------
+
+    async def _prompts(self, prompts: Any, params: Mapping[str, Any]) -> list[Prompt]:
+        fields = parse(dict(params), Params, _unknown)
+        given = prompts if isinstance(prompts, str) else [one if isinstance(one, str) else list(one) for one in prompts]
+        return [
+            prompt
+            for ids in await token_lists(self.model, given, "prompt")
+            for prompt in build_prompts(ids, fields, self.model, DEFAULT_TOKENS, fields.logprobs)
+        ]
+
+    async def _complete(self, prompts: Prompts, params: Mapping[str, Any]) -> list[Completion]:
+        job = self._service.open(await self._prompts(prompts, params), new_id("engine"), time.monotonic())
         try:
-            fields = msgspec.convert(given, GenerationFields)
-        except msgspec.ValidationError as error:
-            raise ConfigError("Engine", str(error), "see Engine.generate") from None
-        if isinstance(prompt, str) and self.model.tokenizer is None:
-            raise ConfigError("Engine", "the model was loaded without a tokenizer", "give token ids")
-        ids = self.model.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)  # type: ignore[union-attr]
-        check_ids(ids, self.model, "prompt")
-        check_length(len(ids), self.model, "prompt")
-        return build_prompts(ids, fields, self.model, 16, logprobs)
+            pieces = await job.whole()
+        finally:
+            self._service.close(job)
+        return [_completion(one, _checked(piece)) for one, piece in zip(job.generations, pieces, strict=True)]
 
-    def _open_in_turn(self, prompt: Prompt) -> Generation:
-        """Open it once the queue has room; the condition is held."""
-        while True:
-            try:
-                return self._frontend.open(prompt)
-            except QueueFull:
-                self._news.wait()
+    async def _pieces(self, prompt: str | Sequence[int], params: Mapping[str, Any]) -> AsyncIterator[Piece]:
+        job = self._service.open(await self._prompts([prompt], params), new_id("engine"), time.monotonic())
+        try:
+            while job.running:
+                for _, piece in await job.news():
+                    yield _checked(piece)
+        finally:
+            self._service.close(job)
 
-    def _completion(self, generation: Generation) -> Completion:
-        """Wait for its end; the condition is held."""
-        whole = Piece()
-        while not whole.finished:
-            whole.merge(_checked(self._wait(generation)))
-        return Completion(
-            text=whole.text,
-            token_ids=whole.token_ids,
-            finish_reason=whole.finish_reason or "",
-            prompt_tokens=generation.prompt_tokens,
-            cached_tokens=generation.cached_tokens,
-            logprobs=whole.logprobs,
-        )
+    async def _fail(self, error: SrtError) -> None:
+        self._service.fail(self._service.frontend.failure or error)
 
-    def _wait(self, generation: Generation) -> Piece:
-        """The next piece; the condition is held."""
-        while (piece := generation.take()) is None:
-            self._news.wait()
-        return piece
+    # -- between threads ------------------------------------------------------------------------
 
-    def _cancel(self, generation: Generation) -> None:
-        with self._news:
-            if not generation.ended:
-                self._frontend.cancel(generation)
+    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        if self._loop.is_closed():
+            work.close()
+            raise EngineError("engine", "is closed", "make a new one")
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    def _pump(self) -> None:
-        while True:
-            batch = self._deltas.drain(0.1)
-            with self._news:
-                for frames in batch:
-                    self._frontend.feed(decode(frames[0]))
-                self._news.notify_all()
-            if not self._threads[0].is_alive() and not batch:
-                break
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        future = self._submit(work)
+        try:
+            return future.result()
+        finally:
+            future.cancel()  # Ctrl-C while waiting: its pages are freed
 
     def _compute(self, run: Run, inbox: Receiver, outbox: Sender) -> None:
-        doing = STARTING
+        doing = "while starting"
         try:
             from srtkit.engine.build import build_engine  # torch, in the thread that computes
 
             built = build_engine(run.settings, run.loaded, run.facts, run.config, run.path, lambda done, total: None)
             loop = built.loop(inbox, outbox)
             self._ready.set()
-            doing = STEPPING
+            doing = "during a step"
             loop.run()
             built.close()
         except Exception as error:
-            with self._news:
-                self._frontend.fail(blame(error, run.wiring, doing))
-                self._news.notify_all()
+            self._submit(self._fail(blame(error, run.wiring, doing))).result()
             self._ready.set()
 
 
-def _wake(loop: asyncio.AbstractEventLoop, woken: asyncio.Event) -> None:
-    loop.call_soon_threadsafe(woken.set)
+def _unknown(name: str) -> None:
+    raise ConfigError("Engine", f"unknown parameter {name!r}", "see Engine.generate")
 
 
-def _listed(prompts: Prompts | str) -> Sequence[str | Sequence[int]]:
-    return [prompts] if isinstance(prompts, str) else prompts
+async def _next(pieces: AsyncIterator[Piece]) -> Piece | None:
+    return await anext(pieces, None)
+
+
+async def _end(pieces: Any) -> None:
+    await pieces.aclose()
+
+
+def _completion(generation: Generation, whole: Piece) -> Completion:
+    return Completion(
+        text=whole.text,
+        token_ids=whole.token_ids,
+        finish_reason=whole.finish_reason or "",
+        prompt_tokens=generation.prompt_tokens,
+        cached_tokens=generation.cached_tokens,
+        logprobs=whole.logprobs,
+    )
 
 
 def _checked(piece: Piece) -> Piece:

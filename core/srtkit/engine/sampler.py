@@ -102,7 +102,7 @@ def log_probabilities(logits: Tensor, ids: Tensor, n_top: int) -> tuple[np.ndarr
     The sampled token comes first, then the `n_top` likeliest.
     """
     logprobs = torch.log_softmax(logits.float(), dim=-1)
-    values, top = logprobs.topk(n_top) if n_top else (logprobs[:0], ids[:0].long())
+    values, top = logprobs.topk(n_top)
     token = ids.reshape(1).long()
     all_ids = torch.cat((token, top)).int()
     return all_ids.cpu().numpy(), torch.cat((logprobs[token], values)).cpu().numpy()
