@@ -52,15 +52,15 @@ class LiveServer:
 
 
 @contextmanager
-def live_server(config: Path, sets: Mapping[str, str] | None = None) -> Iterator[LiveServer]:
-    """Serve `config` with `sets` on a free loopback port; yields once /health answers.
+def live_server(config: Path | str, sets: Mapping[str, str] | None = None) -> Iterator[LiveServer]:
+    """Serve `config` (a .toml file, or a MODEL) with `sets` on a free loopback port; yields once /health answers.
 
     The end of the block sends SIGTERM, unless the server has ended already. Raises AssertionError with the
     server's log when it does not get ready, does not end, or leaves a process behind.
     """
     settings = {**(sets or {}), "server.host": "127.0.0.1", "server.port": "0"}
     options = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-    command = [sys.executable, "-m", "srtkit", "serve", "--config", str(config), *options]
+    command = [sys.executable, "-m", "srtkit", "serve", str(config), *options]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("SRT_")}
     with tempfile.TemporaryDirectory(prefix="srt-test-") as folder:
         log = Path(folder, "server.log")

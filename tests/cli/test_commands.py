@@ -176,7 +176,7 @@ def test_schema_has_the_plugins_of_the_file_or_none_with_core_alone(site: Site, 
     assert "attention" in alone["properties"]
     site.full_set()
     schema = json.loads(srt("config", "schema", "--config", str(file)).out)
-    assert schema["$defs"]["attention.torch"]["properties"].keys() == {"size", "inner"}
+    assert schema["$defs"]["Options"]["properties"].keys() == {"size", "inner"}
 
 
 def test_schema_imports_no_third_party_that_is_not_named(site: Site, srt: Srt) -> None:

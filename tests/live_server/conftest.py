@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -47,7 +48,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     site.plugin("attention", "unimportable", 'raise RuntimeError("no instrument found")\n')
     site.plugin("attention", "coarse", COARSE)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(site.path))
+        patch.setenv("PYTHONPATH", str(site.path), prepend=os.pathsep)
         yield site
 
 

@@ -58,11 +58,19 @@ class Family:
     tokens: list[list[int]]
 
 
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Tensors are tiny: a second thread costs more than it brings."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="module", params=FAMILIES)
-def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Family:
+def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Family:
     """Make and save the model."""
     name, changes = FAMILIES[request.param]
-    torch.set_num_threads(1)  # tiny tensors: a second thread costs more than it brings
     torch.manual_seed(3)
     config = getattr(transformers, f"{name}Config")(**{**SIZES, **changes}, initializer_range=0.3)
     model = getattr(transformers, f"{name}ForCausalLM")(config).eval()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 
+import msgspec
 import pytest
 
 from srtkit.config.settings import load_settings
@@ -12,7 +12,7 @@ from srtkit.plugins.loaded import load_wiring
 from srtkit.plugins.plan import WiredPlugin, WiringPlan
 from srtkit.plugins.registry import discover
 from srtkit.plugins.wiring import wire
-from srtkit.spec.errors import EngineError, PluginBroken, PluginIncompatible, PluginNotFound
+from srtkit.spec.errors import PluginBroken, PluginIncompatible, PluginNotFound
 from tests.plugins.toys import Site
 
 
@@ -31,46 +31,39 @@ def changed(plan: WiringPlan, kind: str, **changes: object) -> WiringPlan:
 
 
 def test_a_plan_survives_json(plan: WiringPlan) -> None:
-    again = WiringPlan.from_json(plan.to_json())
+    again = msgspec.json.decode(msgspec.json.encode(plan), type=WiringPlan)
     assert again == plan
     assert again.digest == plan.digest
 
 
-def test_a_plan_that_was_changed_on_its_way_is_refused(plan: WiringPlan) -> None:
-    data = json.loads(plan.to_json())
-    data["plugins"][0]["version"] = "9.9"
-    with pytest.raises(EngineError, match="changed on its way"):
-        WiringPlan.from_json(json.dumps(data))
-
-
 def test_a_spawned_child_loads_the_plan_without_discovering(site: Site, plan: WiringPlan) -> None:
     code = """
-        import importlib.metadata, json, sys
+        import importlib.metadata, json, msgspec, sys
         from srtkit.plugins.loaded import load_wiring
         from srtkit.plugins.plan import WiringPlan
         importlib.metadata.distributions = None  # discovery would fail
-        plan = WiringPlan.from_json(sys.argv[1])
+        plan = msgspec.json.decode(sys.argv[1], type=WiringPlan)
         loaded = load_wiring(plan)
         print(json.dumps([plan.digest, [p.wired.id for p in loaded.plugins], "srtkit.plugins.wiring" in sys.modules]))
     """
-    assert site.answer(code, plan.to_json()) == [plan.digest, [plugin.id for plugin in plan.plugins], False]
+    assert site.answer(code, msgspec.json.encode(plan).decode()) == [
+        plan.digest,
+        [plugin.id for plugin in plan.plugins],
+        False,
+    ]
 
 
-def test_loaded_plugins_are_found_by_kind_role_and_name(plan: WiringPlan) -> None:
+def test_loaded_plugins_are_found_by_kind_and_role(plan: WiringPlan) -> None:
     loaded = load_wiring(plan)
     assert loaded.one("prefix_cache").wired.name == "outer"
     assert [plugin.wired.name for plugin in loaded.all("model_loader")] == ["safetensors", "gguf"]
-    assert loaded.named("model_loader", "gguf").wired.name == "gguf"
     assert loaded.all("ops") == ()
     assert loaded.one("prefix_cache").options.model_dump() == {"size": 1, "inner": "prefix_cache:radix"}
 
 
-def test_what_is_not_part_of_the_run_is_a_clear_error(plan: WiringPlan) -> None:
-    loaded = load_wiring(plan)
+def test_a_kind_without_a_plugin_is_a_clear_error(plan: WiringPlan) -> None:
     with pytest.raises(PluginNotFound, match="no plugin is chosen"):
-        loaded.one("ops")
-    with pytest.raises(PluginNotFound, match="not part of this run"):
-        loaded.named("prefix_cache", "radix")  # it is there, but belongs to another plugin
+        load_wiring(plan).one("ops")
 
 
 def test_needs_come_by_role(plan: WiringPlan) -> None:
@@ -79,18 +72,6 @@ def test_needs_come_by_role(plan: WiringPlan) -> None:
         "inner": "prefix_cache:radix"
     }
     assert loaded.needs(loaded.one("attention")) == {}
-
-
-def test_a_process_may_load_only_its_kinds(site: Site, plan: WiringPlan) -> None:
-    (site.path / "toy_attention_torch.py").write_text("raise RuntimeError('not mine')")
-    code = """
-        import json, sys
-        from srtkit.plugins.loaded import load_wiring
-        from srtkit.plugins.plan import WiringPlan
-        load_wiring(WiringPlan.from_json(sys.argv[1]), {"transport"})
-        print(json.dumps([m for m in sys.modules if m.startswith("toy_")]))
-    """
-    assert site.answer(code, plan.to_json()) == ["toy_transport_zmq"]
 
 
 @pytest.mark.parametrize("version", ["1.1", "none"])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from srtkit.config.settings import Settings, load_settings
-from srtkit.plugins.plan import WiringPlan
+from srtkit.plugins.plan import WiredPlugin, WiringPlan
 from srtkit.plugins.registry import discover
 from srtkit.plugins.trace import Trace
 from srtkit.plugins.wiring import wire
@@ -29,6 +29,10 @@ def settings(*sets: str) -> Settings:
 
 def plan_of(site: Site, *sets: str, **wiring: Any) -> WiringPlan:
     return wire(settings(*sets), discover([str(site.path)]), **wiring)[0]
+
+
+def of(plan: WiringPlan, kind: str) -> list[WiredPlugin]:
+    return [plugin for plugin in plan.plugins if plugin.kind == kind and not plugin.owner]
 
 
 def ids(plan: WiringPlan) -> list[str]:
@@ -63,22 +67,22 @@ def test_the_file_comes_before_the_platform_and_the_platform_before_the_table(fu
         "platform", "other", extra="PARTS['defaults'] = lambda facts: PlatformDefaults({'prefix_cache': ('own',)})"
     )
     full.plugin("prefix_cache", "own")
-    assert plan_of(full, "attention.use=mine").of("attention")[0].name == "mine"
-    assert plan_of(full, "platform.use=other").of("prefix_cache")[0].name == "own"
-    assert plan_of(full, "platform.use=other", "prefix_cache.use=radix").of("prefix_cache")[0].name == "radix"
+    assert of(plan_of(full, "attention.use=mine"), "attention")[0].name == "mine"
+    assert of(plan_of(full, "platform.use=other"), "prefix_cache")[0].name == "own"
+    assert of(plan_of(full, "platform.use=other", "prefix_cache.use=radix"), "prefix_cache")[0].name == "radix"
 
 
 def test_a_gguf_source_chooses_its_loader(full: Site) -> None:
     plan = plan_of(full, "model.source=folder/file.gguf")
-    assert [plugin.name for plugin in plan.of("model_loader")] == ["gguf"]
+    assert [plugin.name for plugin in of(plan, "model_loader")] == ["gguf"]
 
 
 def test_the_order_of_a_list_is_kept_and_eager_is_always_last(full: Site) -> None:
     for name in ("cuda-full", "another"):
         full.plugin("graph_runner", name)
-    chosen = plan_of(full, 'graph_runner.use=["cuda_full", "another"]').of("graph_runner")
+    chosen = of(plan_of(full, 'graph_runner.use=["cuda_full", "another"]'), "graph_runner")
     assert [plugin.name for plugin in chosen] == ["cuda-full", "another", "eager"]
-    chosen = plan_of(full, 'graph_runner.use=["eager"]').of("graph_runner")
+    chosen = of(plan_of(full, 'graph_runner.use=["eager"]'), "graph_runner")
     assert [plugin.name for plugin in chosen] == ["eager"]
 
 
@@ -86,14 +90,14 @@ def test_an_empty_list_chooses_nothing(full: Site) -> None:
     full.plugin("platform", "other", extra="PARTS['defaults'] = lambda f: PlatformDefaults({'ops': ('fast',)})")
     full.plugin("ops", "fast")
     sets = ("platform.use=other", "attention.use=torch")
-    assert [plugin.name for plugin in plan_of(full, *sets).of("ops")] == ["fast"]
-    assert plan_of(full, *sets, "ops.use=[]").of("ops") == ()
+    assert [plugin.name for plugin in of(plan_of(full, *sets), "ops")] == ["fast"]
+    assert of(plan_of(full, *sets, "ops.use=[]"), "ops") == []
 
 
 def test_attention_is_chosen_per_role(full: Site) -> None:
     full.plugin("attention", "mine")
     plan = plan_of(full, "attention.use=mine", "attention.decode=torch", "attention.shadow=torch")
-    assert [(p.name, p.role) for p in plan.of("attention")] == [
+    assert [(p.name, p.role) for p in of(plan, "attention")] == [
         ("mine", "use"),
         ("torch", "decode"),
         ("torch", "shadow"),
@@ -106,7 +110,7 @@ def test_a_distribution_disambiguates_in_the_file(full: Site) -> None:
     full.add("rival", {"srtkit.attention.v1": {"torch": "toy_rival"}}, {"toy_rival": source})
     with pytest.raises(PluginError, match="offered more than once"):
         plan_of(full)
-    assert plan_of(full, "attention.use=rival:torch").of("attention")[0].distribution == "rival"
+    assert of(plan_of(full, "attention.use=rival:torch"), "attention")[0].distribution == "rival"
 
 
 # --- rule 3
@@ -151,7 +155,7 @@ def test_rule_4_an_absent_device_has_its_own_error(full: Site) -> None:
 
 
 def test_facts_can_be_assumed_from_the_platforms_table(full: Site) -> None:
-    assert plan_of(full, "platform.options.size=0", assume="toy1").of("platform")
+    assert of(plan_of(full, "platform.options.size=0", assume="toy1"), "platform")
     with pytest.raises(ConfigError, match='no table entry for "gfx942"'):
         plan_of(full, assume="gfx942")
 
@@ -168,7 +172,7 @@ def test_rule_4_a_fallback_is_taken_only_if_the_file_names_it_and_is_reported(fu
     with pytest.raises(PluginBroken):
         plan_of(full, "attention.use=bad")
     plan = plan_of(full, "attention.use=bad", 'attention.fallback=["nope", "torch"]')
-    assert [plugin.name for plugin in plan.of("attention")] == ["torch"]
+    assert [plugin.name for plugin in of(plan, "attention")] == ["torch"]
     (sentence,) = plan.degraded
     assert sentence.startswith("attention falls back to torch: attention:bad raised ModuleNotFoundError")
     assert plan_of(full).degraded == ()
@@ -202,14 +206,14 @@ def test_rule_6_equal_settings_give_equal_plans_and_any_difference_another_diges
 
 @pytest.mark.parametrize("table", ["attention.options", "attention.options.torch"])
 def test_rule_7_one_plugin_may_use_the_kinds_table_or_its_own(full: Site, table: str) -> None:
-    (attention,) = plan_of(full, f"{table}.size=5").of("attention")
+    (attention,) = of(plan_of(full, f"{table}.size=5"), "attention")
     assert attention.options == {"size": 5, "inner": ""}
 
 
 def test_rule_7_several_plugins_have_a_table_each(full: Site) -> None:
     full.plugin("graph_runner", "cuda-full")
     sets = ("graph_runner.use=cuda-full", "graph_runner.options.cuda_full.size=5", "graph_runner.options.eager.size=6")
-    sizes = {plugin.name: plugin.options["size"] for plugin in plan_of(full, *sets).of("graph_runner")}
+    sizes = {plugin.name: plugin.options["size"] for plugin in of(plan_of(full, *sets), "graph_runner")}
     assert sizes == {"cuda-full": 5, "eager": 6}
 
 
@@ -227,8 +231,8 @@ def test_rule_7_options_of_a_kind_without_a_plugin_are_an_error(full: Site) -> N
 def test_rule_7_tables_of_plugins_that_are_not_chosen_do_not_disturb(full: Site) -> None:
     full.plugin("attention", "mine")
     sets = ("attention.options.mine.size=3", "attention.options.torch.size=4")
-    assert plan_of(full, *sets, "attention.use=mine").of("attention")[0].options["size"] == 3
-    assert plan_of(full, *sets, "attention.use=torch").of("attention")[0].options["size"] == 4
+    assert of(plan_of(full, *sets, "attention.use=mine"), "attention")[0].options["size"] == 3
+    assert of(plan_of(full, *sets, "attention.use=torch"), "attention")[0].options["size"] == 4
 
 
 def test_rule_7_a_wrong_option_is_an_error_with_the_files_line(full: Site, tmp_path: Path) -> None:
@@ -254,7 +258,7 @@ def test_a_needed_plugin_stands_before_its_owner_with_its_own_options(full: Site
     plan = plan_of(full, "prefix_cache.use=outer", "prefix_cache.options.inner=prefix_cache:radix")
     inner, outer = (plugin for plugin in plan.plugins if plugin.kind == "prefix_cache")
     assert (inner.name, inner.role, inner.owner, inner.options["size"]) == ("radix", "inner", "prefix_cache:outer", 7)
-    assert plan.of("prefix_cache") == (outer,)
+    assert of(plan, "prefix_cache") == [outer]
 
 
 def test_needs_are_followed_to_the_end_and_a_circle_is_refused(full: Site) -> None:
@@ -265,7 +269,7 @@ def test_needs_are_followed_to_the_end_and_a_circle_is_refused(full: Site) -> No
     assert "prefix_cache:a/prefix_cache:b@inner/prefix_cache:radix@inner" in chain
     full.plugin("prefix_cache", "c", extra=need.format("d"))
     full.plugin("prefix_cache", "d", extra=need.format("c"))
-    with pytest.raises(ConfigError, match="needs itself: prefix_cache:c -> prefix_cache:d -> prefix_cache:c"):
+    with pytest.raises(ConfigError, match="needs itself: prefix_cache:c/prefix_cache:d@inner -> prefix_cache:c"):
         plan_of(full, "prefix_cache.use=c")
 
 
@@ -278,12 +282,12 @@ def test_a_missing_need_names_what_is_missing(full: Site) -> None:
 
 
 def test_the_trace_tells_who_chose_each_kind(full: Site) -> None:
-    trace = Trace()
+    trace: Trace = []
     plan_of(full, "transport.use=zmq", trace=trace)
-    chosen = {event.part: event.detail for event in trace.events if event.action == "choose"}
+    chosen = {event.part: event.detail for event in trace if event.action == "choose"}
     assert chosen["transport"] == "zmq (by file)"
     assert chosen["attention"] == "torch (by platform)"
     assert chosen["prefix_cache"] == "radix (by default)"
     assert chosen["ops"] == "none (by default)"
-    assert next(event.part for event in trace.events if event.action == "load") == "platform:cpu"
-    assert "1 x Toy 1 (toy1)" in {event.detail for event in trace.events if event.action == "probe"}
+    assert next(event.part for event in trace if event.action == "load") == "platform:cpu"
+    assert "1 x Toy 1 (toy1)" in {event.detail for event in trace if event.action == "probe"}

@@ -97,7 +97,7 @@ def _show(arguments: argparse.Namespace) -> int:
     if not colon:
         raise ConfigError("srt plugins show", f'"{kind}" is not of the form KIND:NAME', "see `srt plugins list`")
     offer = discover().find(kind, name)
-    descriptor = load(offer, strict=True)
+    descriptor = load(offer)
     rows = [
         ("distribution", f"{offer.distribution} {offer.version}"),
         ("entry point", f"{offer.group}: {offer.name} = {offer.value}"),
@@ -115,17 +115,18 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _trace(arguments: argparse.Namespace) -> int:
-    from srtkit.plugins.trace import Trace
+    from srtkit.plugins.trace import Trace, TraceEvent
     from srtkit.plugins.wiring import wire
 
     settings = read_settings(arguments)
     started = time.perf_counter()
-    registry, trace = discover(), Trace()
-    trace.add("discover", "metadata", f"{len(registry.offers)} entry points", time.perf_counter() - started)
+    registry = discover()
+    found = f"{len(registry.offers)} entry points"
+    trace: Trace = [TraceEvent("discover", "metadata", found, time.perf_counter() - started)]
     try:
         wire(settings, registry, assume=arguments.assume, trace=trace)
     finally:  # a trace is wanted most when wiring fails
-        rows: list[Any] = [(f"{e.seconds * 1e3:.1f} ms", e.action, e.part, e.detail) for e in trace.events]
+        rows: list[Any] = [(f"{e.seconds * 1e3:.1f} ms", e.action, e.part, e.detail) for e in trace]
         print(table([("TIME", "ACTION", "PART", "DETAIL"), *rows]))
     return 0
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from srtkit.spec.attention import LayerGroup
 from srtkit.spec.errors import OutOfMemory
+from srtkit.spec.facts import Limits
 from srtkit.spec.kv import ITEM_BYTES, KVLayout
 from srtkit.spec.models import ModelPlan
 
@@ -46,37 +47,29 @@ class MemoryPlan:
         ]
 
 
-@dataclass(frozen=True)
-class MemoryWish:
-    """What the file asks for. `kv_bytes` 0: what the fraction leaves, at most `kv_cap` (0: no cap)."""
-
-    fraction: float
-    kv_bytes: int
-    kv_cap: int
-    max_rows: int
-    max_tokens: int
-    max_context: int
-    page_size: int
-
-
 def plan_memory(
-    total: int, wish: MemoryWish, model: ModelPlan, groups: Sequence[tuple[LayerGroup, KVLayout]]
+    total: int,
+    fraction: float,
+    kv_bytes: int,
+    kv_cap: int,
+    limits: Limits,
+    model: ModelPlan,
+    groups: Sequence[tuple[LayerGroup, KVLayout]],
 ) -> MemoryPlan:
-    """Size the pools. Raises `OutOfMemory` with the figures when not even one page row fits."""
+    """Size the pools: `kv_bytes` (0: what `fraction` of `total` leaves, at most `kv_cap` if that is not 0), and no
+    more pages than `limits` can fill.
+
+    Raises `OutOfMemory` with the figures when not even one page fits.
+    """
     page_bytes = sum(layout.page_bytes * len(group.layers) for group, layout in groups)
     item = ITEM_BYTES[model.dtype]
-    activations = wish.max_tokens * (8 * model.hidden_size + 3 * model.intermediate_size) * item
-    workspace = activations + 3 * wish.max_rows * model.vocab_size * 4
-    max_pages = -(-wish.max_context // wish.page_size)
-    tables = wish.max_rows * max_pages * 4 * 3 + wish.max_tokens * 16
-    budget = int(total * wish.fraction)
+    activations = limits.max_tokens * (8 * model.hidden_size + 3 * model.intermediate_size) * item
+    workspace = activations + 3 * limits.max_rows * model.vocab_size * 4
+    tables = limits.max_rows * limits.max_pages * 4 * 3 + limits.max_tokens * 16
+    budget = int(total * fraction)
     left = budget - model.weight_bytes - workspace - tables
-    if wish.kv_bytes:
-        left = wish.kv_bytes
-    elif wish.kv_cap:
-        left = min(left, wish.kv_cap)
-    wanted = wish.max_rows * max_pages + 1
-    pages = min(left // page_bytes, wanted)
+    left = kv_bytes or min(left, kv_cap or left)
+    pages = min(left // page_bytes, limits.max_rows * limits.max_pages + 1)
     if pages < 2:
         raise OutOfMemory(
             "memory plan",

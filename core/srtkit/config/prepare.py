@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from srtkit.config.resolve import EngineConfig, resolve
 from srtkit.config.settings import Settings
 from srtkit.config.source import resolve_source
@@ -29,22 +27,13 @@ class RankSpec:
     """What a rank process is told, as JSON: nothing is discovered or probed again."""
 
     settings: dict[str, Any]
-    wiring: str
+    wiring: WiringPlan
     facts: DeviceFacts
     defaults: PlatformDefaults
     path: str
     config: dict[str, Any]
     folder: str
     rank: int = 0
-
-    def to_json(self) -> bytes:
-        """One line."""
-        return msgspec.json.encode(self)
-
-    @staticmethod
-    def from_json(data: bytes) -> RankSpec:
-        """Undo `to_json`."""
-        return msgspec.json.decode(data, type=RankSpec)
 
 
 @dataclass(frozen=True)
@@ -64,7 +53,7 @@ class Run:
         """What rank 0 is told."""
         return RankSpec(
             self.settings.model_dump(mode="json"),
-            self.wiring.to_json(),
+            self.wiring,
             self.facts,
             self.defaults,
             str(self.path),
@@ -88,7 +77,7 @@ def prepare(settings: Settings, *, assume: str | None = None) -> Run:
 def restore(spec: RankSpec) -> tuple[Settings, LoadedPlugins, EngineConfig]:
     """In a rank process: the same decisions from the same data."""
     settings = Settings.model_validate(spec.settings)
-    loaded = load_wiring(WiringPlan.from_json(spec.wiring))
+    loaded = load_wiring(spec.wiring)
     return settings, loaded, resolve(settings, loaded, spec.facts, spec.defaults, spec.config)
 
 

@@ -7,23 +7,21 @@ each refusal names both sides. Parent and children call it with equal arguments 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from srtkit.config.memory import GIB, MemoryPlan, MemoryWish, plan_memory
+from srtkit.config.memory import GIB, MemoryPlan, plan_memory
 from srtkit.config.settings import Settings
 from srtkit.plugins.loaded import LoadedPlugin, LoadedPlugins
 from srtkit.spec.attention import AttentionCapabilities, AttentionDescriptor, LayerGroup, check_spec
 from srtkit.spec.errors import Unsupported
 from srtkit.spec.facts import DeviceFacts, Limits
-from srtkit.spec.graph_runner import CaptureLevel, GraphRunnerDescriptor
+from srtkit.spec.graph_runner import GraphRunnerDescriptor
 from srtkit.spec.kv import FULL, KVLayout, negotiate
 from srtkit.spec.models import ModelPlan, ModelsDescriptor, PlanRequest
 from srtkit.spec.platform import PlatformDefaults
 from srtkit.spec.prefix_cache import CacheCapabilities, PrefixCacheDescriptor
 from srtkit.spec.step_plan import StepKey
-
-CAPTURE_ORDER: tuple[CaptureLevel, ...] = ("never", "one_token", "uniform", "any")
 
 
 @dataclass(frozen=True)
@@ -42,11 +40,6 @@ class RunnerChoice:
     plugin: LoadedPlugin
     keys: tuple[StepKey, ...]
 
-    def fit(self, wanted: StepKey) -> StepKey | None:
-        """The key that serves `wanted`, or None."""
-        descriptor: GraphRunnerDescriptor = self.plugin.descriptor
-        return descriptor.fit(wanted, self.keys)
-
 
 @dataclass(frozen=True)
 class EngineConfig:
@@ -64,8 +57,8 @@ class EngineConfig:
     def fit(self, wanted: StepKey) -> StepKey:
         """The key a step runs at: the first runner that has one; eager, the last, takes any."""
         for runner in self.runners:
-            key = runner.fit(wanted)
-            if key is not None:
+            descriptor: GraphRunnerDescriptor = runner.plugin.descriptor
+            if (key := descriptor.fit(wanted, runner.keys)) is not None:
                 return key
         return wanted
 
@@ -92,45 +85,42 @@ def resolve(
     cache_can = cache_descriptor.capabilities(cache.options)
     page_size = _page_size(settings, backend, can, cache, cache_can)
     groups = _groups(plan, backend, can, page_size, facts)
-    max_context = min(settings.model.max_context or plan.max_context, plan.max_context)
     scheduler = settings.scheduler
-    wish = MemoryWish(
-        fraction=settings.memory.fraction or defaults.memory_fraction,
-        kv_bytes=int((settings.memory.kv_gib or 0) * GIB),
-        kv_cap=int(float(defaults.extra.get("kv_gib_cap", "0")) * GIB),
-        max_rows=scheduler.max_running,
-        max_tokens=max(scheduler.chunk_tokens, scheduler.max_running),
-        max_context=max_context,
-        page_size=page_size,
-    )
-    memory = plan_memory(facts.memory_bytes, wish, plan, [(choice.group, choice.layout) for choice in groups])
     limits = Limits(
         max_rows=scheduler.max_running,
-        max_tokens=wish.max_tokens,
-        max_context=min(max_context, (memory.pages - 1) * page_size),
+        max_tokens=max(scheduler.chunk_tokens, scheduler.max_running),
+        max_context=min(settings.model.max_context or plan.max_context, plan.max_context),
         page_size=page_size,
         depth=scheduler.depth if scheduler.depth is not None else int(facts.async_launch),
     )
+    memory = plan_memory(
+        facts.memory_bytes,
+        settings.memory.fraction or defaults.memory_fraction,
+        int((settings.memory.kv_gib or 0) * GIB),
+        int(float(defaults.extra.get("kv_gib_cap", "0")) * GIB),
+        limits,
+        plan,
+        [(choice.group, choice.layout) for choice in groups],
+    )
+    limits = replace(limits, max_context=min(limits.max_context, (memory.pages - 1) * page_size))
     runners = _runners(loaded, can, limits)
     return EngineConfig(plan, config, models, groups, runners, limits, memory, bool(cache_can.shares))
 
 
 def _refuse_what_is_not_built(settings: Settings) -> None:
-    attention = settings.attention
-    use = attention.use
+    parallel, attention = settings.parallel, settings.attention
     asked = {
-        "parallel.tensor": settings.parallel.tensor > 1,
-        "parallel.pipeline": settings.parallel.pipeline > 1,
-        "parallel.data": settings.parallel.data > 1,
+        "parallel.tensor": parallel.tensor > 1,
+        "parallel.pipeline": parallel.pipeline > 1,
+        "parallel.data": parallel.data > 1,
         "server.workers": settings.server.workers > 1,
-        "attention.prefill": attention.prefill not in (None, use),
-        "attention.decode": attention.decode not in (None, use),
+        "attention.prefill": attention.prefill not in (None, attention.use),
+        "attention.decode": attention.decode not in (None, attention.use),
         "attention.shadow": attention.shadow is not None,
         "attention.draft": attention.draft is not None,
     }
-    for option, given in asked.items():
-        if given:
-            raise Unsupported(option, "this version does not do it yet", "remove the line from the file")
+    for option in (option for option, given in asked.items() if given):
+        raise Unsupported(option, "this version does not do it yet", "remove the line from the file")
 
 
 def _plan_model(loaded: LoadedPlugins, request: PlanRequest) -> tuple[LoadedPlugin, ModelPlan]:
@@ -139,22 +129,17 @@ def _plan_model(loaded: LoadedPlugins, request: PlanRequest) -> tuple[LoadedPlug
     for plugin in loaded.all("models"):
         descriptor: ModelsDescriptor = plugin.descriptor
         known |= descriptor.architectures
-        if any(name in descriptor.architectures for name in named):
+        if not descriptor.architectures.isdisjoint(named):
             plan = descriptor.plan(request)
-            _refuse_components(plan)
+            others = [component.name for component in plan.components if component != FULL]
+            if others or plan.recurrent:
+                what = f"the component {others[0]}" if others else "recurrent layers"
+                raise Unsupported(
+                    plugin.wired.part, f"{plan.architecture} needs {what}, which no scheduler manages yet"
+                )
             return plugin, plan
-    raise Unsupported(
-        "models",
-        f"no installed model plugin knows the architecture {', '.join(named) or '(none named in config.json)'}",
-        f"known: {', '.join(sorted(known))}",
-    )
-
-
-def _refuse_components(plan: ModelPlan) -> None:
-    others = [component.name for component in plan.components if component != FULL]
-    if others or plan.recurrent:
-        what = f"the component {others[0]}" if others else "recurrent layers"
-        raise Unsupported(f"models:{plan.architecture}", f"needs {what}, which this scheduler does not manage yet")
+    cause = f"no installed model plugin knows the architecture {', '.join(named) or '(none named in config.json)'}"
+    raise Unsupported("models", cause, f"known: {', '.join(sorted(known))}")
 
 
 def _page_size(
@@ -165,20 +150,16 @@ def _page_size(
     cache_can: CacheCapabilities,
 ) -> int:
     wanted = settings.memory.page_size
-    candidates = can.page_sizes if wanted is None else [size for size in can.page_sizes if size == wanted]
-    for size in candidates:
-        if size in cache_can.page_sizes:
+    for size in can.page_sizes:
+        if wanted in (None, size) and size in cache_can.page_sizes:
             return size
+    sizes = ", ".join(map(str, can.page_sizes[:12])) + (" …" if len(can.page_sizes) > 12 else "")
     raise Unsupported(
         "memory.page_size",
-        f"{wanted or 'no size'} suits both {backend.wired.part} ({_sizes(can.page_sizes)}) and "
+        f"{wanted or 'no size'} suits both {backend.wired.part} ({sizes}) and "
         f"{cache.wired.part} ({cache_can.page_sizes.start} … {cache_can.page_sizes.stop - 1})",
         "choose a size from both lists",
     )
-
-
-def _sizes(sizes: Sequence[int]) -> str:
-    return ", ".join(str(size) for size in list(sizes)[:12]) + (" …" if len(sizes) > 12 else "")
 
 
 def _groups(

@@ -42,7 +42,7 @@ class EngineLoop:
         self._in_flight: deque[Handle] = deque()
         self._stopping = False
         self._stats_sent = 0.0
-        self._idle = True  # and everybody knows: nothing has come since the last figures were sent
+        self._idle = False  # idle, and nothing has come since the last figures were sent
 
     def run(self) -> None:
         """Until a `shutdown` control message; sequences still running then are dropped."""

@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import uvicorn
 
 from srtkit.config.prepare import Run, prepare
@@ -173,7 +174,7 @@ def _rank(run: Run, folder: Path) -> Iterator[Rank]:
     rank = subprocess.Popen(command, stdin=subprocess.PIPE)
     try:
         assert rank.stdin is not None
-        rank.stdin.write(run.rank_spec(folder).to_json() + b"\n")
+        rank.stdin.write(msgspec.json.encode(run.rank_spec(folder)) + b"\n")
         rank.stdin.flush()
         yield rank
     finally:

@@ -13,9 +13,10 @@ import sys
 import threading
 from pathlib import Path
 
+import msgspec
+
 from srtkit.config.prepare import RankSpec, restore
 from srtkit.parallel.blame import STARTING, STEPPING, blame
-from srtkit.plugins.plan import WiringPlan
 from srtkit.spec.errors import SrtError
 from srtkit.spec.messages import Failed, Ready, encode
 from srtkit.spec.transport import Sender, TransportBuild
@@ -25,10 +26,9 @@ def main() -> int:
     """Run rank 0 until told to stop; the exit code is that of the error that ended it."""
     for number in (signal.SIGINT, signal.SIGTERM):  # they go to whole groups; the parent decides
         signal.signal(number, signal.SIG_IGN)
-    spec = RankSpec.from_json(sys.stdin.buffer.readline())
+    spec = msgspec.json.decode(sys.stdin.buffer.readline(), type=RankSpec)
     threading.Thread(target=_end_with_parent, args=(spec.folder,), name="parent-watch", daemon=True).start()
     name = f"rank {spec.rank}"
-    wiring = WiringPlan.from_json(spec.wiring)
     outbox: Sender | None = None
     doing = STARTING
     try:
@@ -46,13 +46,13 @@ def main() -> int:
         gc.collect()
         gc.freeze()
         gc.disable()
-        outbox.send([encode(Ready(name, wiring.digest, built.info()))])
+        outbox.send([encode(Ready(name, spec.wiring.digest, built.info()))])
         doing = STEPPING
         loop.run()
         built.close()
         transport.close()
     except Exception as error:
-        return _fail(blame(error, wiring, doing), name, outbox, error)
+        return _fail(blame(error, spec.wiring, doing), name, outbox, error)
     return 0
 
 

@@ -31,8 +31,8 @@ DEFAULTS: dict[str, tuple[str, ...]] = {
 }
 """Kind → names when neither the file nor the platform says; other kinds then have none."""
 
-ACCELERATORS: dict[str, str] = {"nvidia[0-9]*": "cuda", "kfd": "rocm"}
-"""Files in /dev that mean an accelerator is here → the platform that drives it."""
+CPU_SET = "pip install 'srtkit-core[cpu]'"
+"""How to install everything that serving on a CPU needs."""
 
 
 def plugin_name(name: str) -> str:
@@ -51,8 +51,3 @@ def official_distribution(kind: str, name: str) -> str:
         return ""
     short = CONTRACTS[kind].short
     return f"srtkit-plugin-{short}" if short == name else f"srtkit-plugin-{short}-{name}"
-
-
-def set_line(platform: str) -> str:
-    """How to install everything that a platform needs."""
-    return f"pip install 'srtkit-core[{platform}]'"

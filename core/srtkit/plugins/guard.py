@@ -1,4 +1,4 @@
-"""Rule 9: a plugin replaces nothing in core, nor (strict) in torch. Compares objects, not source.
+"""Rule 9: a plugin replaces nothing in core or torch. Compares objects, not source.
 
 New attributes, submodules and caches are fine; a function, class or method that is another object than
 before is not. Knows no plugin.
@@ -14,15 +14,15 @@ from types import BuiltinFunctionType, FunctionType
 from srtkit.spec.errors import PluginBroken
 
 _TORCH = ("torch", "torch.nn.functional")
-_MEMBERS = {FunctionType, BuiltinFunctionType, property, classmethod, staticmethod}
+_MEMBERS = (FunctionType, BuiltinFunctionType, property, classmethod, staticmethod, type)
 
 
 @contextmanager
-def guard(part: str, strict: bool = False) -> Iterator[None]:
+def guard(part: str) -> Iterator[None]:
     """Run a plugin's code; `PluginBroken` names the plugin and what it replaced meanwhile."""
-    before = _members(strict)
+    before = _members()
     yield
-    after = _members(strict)
+    after = _members()
     replaced = sorted(name for name, member in before.items() if after.get(name) is not member)
     if replaced:
         more = f" and {len(replaced) - 3} more" if len(replaced) > 3 else ""
@@ -33,23 +33,18 @@ def guard(part: str, strict: bool = False) -> Iterator[None]:
         )
 
 
-def _members(strict: bool) -> dict[str, object]:
+def _members() -> dict[str, object]:
     """Dotted name → object of everything that must stay what it is."""
     found: dict[str, object] = {}
     for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] == "srtkit" or (strict and name in _TORCH):
+        if name.partition(".")[0] == "srtkit" or name in _TORCH:
             _collect(found, name, vars(module))
     return found
 
 
 def _collect(found: dict[str, object], prefix: str, space: Mapping[str, object]) -> None:
     for name, value in list(space.items()):
-        if not _is_member(value):
-            continue
-        found[f"{prefix}.{name}"] = value
-        if isinstance(value, type) and value.__module__ == prefix:
-            _collect(found, f"{prefix}.{name}", vars(value))
-
-
-def _is_member(value: object) -> bool:
-    return type(value) in _MEMBERS or isinstance(value, type)
+        if isinstance(value, _MEMBERS):
+            found[f"{prefix}.{name}"] = value
+            if isinstance(value, type) and value.__module__ == prefix:
+                _collect(found, f"{prefix}.{name}", vars(value))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +10,6 @@ from pydantic import BaseModel, ValidationError
 
 from srtkit.plugins.loading import load
 from srtkit.plugins.plan import WiredPlugin, WiringPlan
-from srtkit.plugins.trace import Trace
 from srtkit.spec.errors import PluginBroken, PluginIncompatible, PluginNotFound
 
 
@@ -28,7 +26,6 @@ class LoadedPlugin:
 class LoadedPlugins:
     """The plugins of a plan, in its order."""
 
-    plan: WiringPlan
     plugins: tuple[LoadedPlugin, ...]
 
     def all(self, kind: str, role: str = "use") -> tuple[LoadedPlugin, ...]:
@@ -37,39 +34,30 @@ class LoadedPlugins:
 
     def one(self, kind: str, role: str = "use") -> LoadedPlugin:
         """The chosen plugin of a kind in one role; `PluginNotFound` when the plan has none."""
-        found = self.all(kind, role)
-        if not found:
-            raise PluginNotFound(kind, f"no plugin is chosen for {role}", f'name one: [{kind}] {role} = "…"')
-        return found[0]
-
-    def named(self, kind: str, name: str) -> LoadedPlugin:
-        """The plugin of that name among the chosen ones; `PluginNotFound` when it is not there."""
-        for plugin in self.plugins:
-            if (plugin.wired.kind, plugin.wired.name, plugin.wired.owner) == (kind, name, ""):
-                return plugin
-        raise PluginNotFound(f"{kind}:{name}", "is not part of this run", f"name it under [{kind}]")
+        for plugin in self.all(kind, role):
+            return plugin
+        raise PluginNotFound(kind, f"no plugin is chosen for {role}", f'name one: [{kind}] {role} = "…"')
 
     def needs(self, plugin: LoadedPlugin) -> dict[str, LoadedPlugin]:
         """What must be built for `plugin` first and passed to its build, by role."""
         return {p.wired.role: p for p in self.plugins if p.wired.owner == plugin.wired.id}
 
 
-def load_wiring(plan: WiringPlan, kinds: Collection[str] | None = None, *, trace: Trace | None = None) -> LoadedPlugins:
-    """Import the plugins of `plan` (of `kinds` only, where given) and verify that they are the same ones.
+def load_wiring(plan: WiringPlan) -> LoadedPlugins:
+    """Import the plugins of `plan` and verify that they are the same ones.
 
     Raises `PluginIncompatible` when a distribution, contract or options model differs from the plan.
     """
-    wanted = [plugin for plugin in plan.plugins if kinds is None or plugin.kind in kinds]
-    return LoadedPlugins(plan, tuple(_load_wired(plugin, trace) for plugin in wanted))
+    return LoadedPlugins(tuple(_load(plugin) for plugin in plan.plugins))
 
 
-def _load_wired(wired: WiredPlugin, trace: Trace | None) -> LoadedPlugin:
+def _load(wired: WiredPlugin) -> LoadedPlugin:
     try:
         version = importlib.metadata.version(wired.distribution)
     except importlib.metadata.PackageNotFoundError:
         version = "none"
     _same(wired, f"{wired.distribution} {wired.version}", f"{wired.distribution} {version}")
-    descriptor = load(wired.offer, trace=trace)
+    descriptor = load(wired.offer)
     _same(wired, f"contract {wired.contract}", f"contract {descriptor.contract}")
     try:
         options = descriptor.options.model_validate(wired.options)

@@ -7,6 +7,7 @@ version. Knows one plugin at a time and nothing of settings.
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 import time
 import traceback
@@ -21,7 +22,7 @@ from stevedore.named import NamedExtensionManager
 
 from srtkit.plugins.guard import guard
 from srtkit.plugins.registry import Offer
-from srtkit.plugins.trace import Trace
+from srtkit.plugins.trace import Trace, TraceEvent
 from srtkit.spec import hookspecs
 from srtkit.spec.errors import PluginBroken, PluginIncompatible, SrtError
 from srtkit.spec.versions import CONTRACTS
@@ -52,24 +53,18 @@ def _reraise(manager: object, entry_point: EntryPoint, error: BaseException) -> 
     raise error
 
 
-def load(offer: Offer, *, strict: bool = False, trace: Trace | None = None) -> Any:
-    """The plugin's descriptor, of the type that the kind's hookspec names.
-
-    `strict` also refuses a light module that imports torch, and one that replaces torch's functions.
-    """
+def load(offer: Offer, trace: Trace | None = None) -> Any:
+    """The plugin's descriptor, of the type that the kind's hookspec names."""
     started = time.perf_counter()
     torch_before = "torch" in sys.modules
-    with guard(offer.part, strict), calling(offer):
+    with guard(offer.part), calling(offer):
         descriptor = _call_hook(offer, _OneEntryPoint(offer)[offer.name].plugin)
-    imported_torch = not torch_before and "torch" in sys.modules
-    if strict and imported_torch:
-        raise PluginBroken(
-            offer.part, f"its light module imports torch ({offer})", "import torch in the heavy module, from build()"
-        )
+    if not torch_before and "torch" in sys.modules:
+        raise _broken(offer, "its light module imports torch", "import torch in the heavy module, from build()")
     _check(offer, descriptor)
     if trace is not None:
-        detail = f"{offer}, contract {descriptor.contract}" + (", imports torch" if imported_torch else "")
-        trace.add("load", offer.part, detail, time.perf_counter() - started)
+        detail = f"{offer}, contract {descriptor.contract}"
+        trace.append(TraceEvent("load", offer.part, detail, time.perf_counter() - started))
     return descriptor
 
 
@@ -93,30 +88,31 @@ def _call_hook(offer: Offer, plugin: object) -> Any:
     manager.check_pending()  # a misspelt hook is otherwise accepted in silence
     hook = f"srtkit_{offer.kind}"
     caller: pluggy.HookCaller = getattr(manager.hook, hook)
-    results = caller() if caller.get_hookimpls() else []
+    results = caller()
     if len(results) == 1:
         return results[0]
     problem = "returned None" if caller.get_hookimpls() else "is not implemented, or lacks @hookimpl"
-    raise PluginBroken(offer.part, f"the hook {hook} {problem} ({offer})", "see docs/plugins.md")
+    raise _broken(offer, f"the hook {hook} {problem}")
 
 
 def _check(offer: Offer, descriptor: Any) -> None:
     """Type, options model and contract version of what the hook returned."""
-    expected = _RETURNS[offer.kind]
+    expected, ours = _RETURNS[offer.kind], CONTRACTS[offer.kind]
     if not issubclass(type(descriptor), expected):
-        cause = f"its hook returned {type(descriptor).__name__}, not {expected.__name__} ({offer})"
-        raise PluginBroken(offer.part, cause, "see docs/plugins.md")
+        raise _broken(offer, f"its hook returned {type(descriptor).__name__}, not {expected.__name__}")
     if offer.kind != "cli" and not issubclass(descriptor.options, BaseModel):
-        raise PluginBroken(offer.part, f"its options are no pydantic model ({offer})", "see docs/plugins.md")
-    major, _, minor = descriptor.contract.partition(".")
-    if not (major.isdecimal() and minor.isdecimal()):
-        cause = f'declares contract "{descriptor.contract}", which is not major.minor ({offer})'
-        raise PluginBroken(offer.part, cause, "see docs/plugins.md")
-    ours = CONTRACTS[offer.kind]
-    if int(major) != ours.major:
+        raise _broken(offer, "its options are no pydantic model")
+    version = re.fullmatch(r"(\d+)\.\d+", descriptor.contract)
+    if version is None:
+        raise _broken(offer, f'declares contract "{descriptor.contract}", which is not major.minor')
+    if int(version[1]) != ours.major:
         cause = f"speaks {offer.kind} {descriptor.contract}, this core speaks {ours.version} ({offer})"
         raise PluginIncompatible(offer.part, cause, "install versions of core and plugin that go together")
-    missing = ", ".join(sorted(descriptor.requires - ours.features))
-    if missing:
-        cause = f"requires {missing} of {offer.kind} {descriptor.contract}, this core has {ours.version} ({offer})"
+    if missing := sorted(descriptor.requires - ours.features):
+        theirs = f"{', '.join(missing)} of {offer.kind} {descriptor.contract}"
+        cause = f"requires {theirs}, this core has {ours.version} ({offer})"
         raise PluginIncompatible(offer.part, cause, "pip install --upgrade srtkit-core")
+
+
+def _broken(offer: Offer, problem: str, remedy: str = "see docs/plugins.md") -> PluginBroken:
+    return PluginBroken(offer.part, f"{problem} ({offer})", remedy)

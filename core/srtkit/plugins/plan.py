@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from srtkit.plugins.registry import Offer
-from srtkit.spec.errors import EngineError
 from srtkit.spec.versions import CONTRACTS
 
 
@@ -61,21 +61,4 @@ class WiringPlan:
     @property
     def digest(self) -> str:
         """SHA-256 of the plan, hexadecimal: equal in every process of a run."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
-
-    def of(self, kind: str) -> tuple[WiredPlugin, ...]:
-        """The chosen plugins of a kind in order, without those that another plugin needs."""
-        return tuple(plugin for plugin in self.plugins if plugin.kind == kind and not plugin.owner)
-
-    def to_json(self) -> str:
-        """The plan and its digest."""
-        return json.dumps({**asdict(self), "digest": self.digest})
-
-    @classmethod
-    def from_json(cls, text: str) -> WiringPlan:
-        """Undo `to_json`; `EngineError` if it is not what was written."""
-        data = json.loads(text)
-        plan = cls(tuple(WiredPlugin(**plugin) for plugin in data["plugins"]), tuple(data["degraded"]))
-        if plan.digest != data["digest"]:
-            raise EngineError("wiring", "the plan was changed on its way to this process")
-        return plan
+        return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()

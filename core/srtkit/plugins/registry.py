@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from srtkit.config.hints import did_you_mean
-from srtkit.plugins.catalogue import OFFICIAL, distribution_name, official_distribution, plugin_name, set_line
+from srtkit.plugins.catalogue import CPU_SET, OFFICIAL, distribution_name, official_distribution, plugin_name
 from srtkit.spec.errors import PluginDuplicate, PluginIncompatible, PluginNotFound
 from srtkit.spec.versions import CONTRACTS
 
@@ -82,14 +82,13 @@ class Registry:
 
     def _not_found(self, kind: str, name: str, wanted: str) -> PluginNotFound:
         part = f"{kind}:{name}"
-        official = official_distribution(kind, name)
         if kind != "cli" and not any(offer.kind != "cli" for offer in self.offers):
-            return PluginNotFound(part, "no plugin is installed", set_line("cpu"))
+            return PluginNotFound(part, "no plugin is installed", CPU_SET)
         if wanted:
-            others = sorted({offer.distribution for offer in self.of(kind) if offer.name == name})
-            found = f"it is offered by {', '.join(others)}" if others else "nobody else offers it either"
-            return PluginNotFound(part, f"no distribution {wanted} offers it; {found}", f"pip install {wanted}")
-        if official:
+            others = ", ".join(offer.distribution for offer in self.of(kind) if offer.name == name) or "nobody"
+            cause = f"no distribution {wanted} offers it; it is offered by {others}"
+            return PluginNotFound(part, cause, f"pip install {wanted}")
+        if official := official_distribution(kind, name):
             return PluginNotFound(part, "is not installed", f"pip install {official}")
         installed = [offer.name for offer in self.of(kind)]
         hint = did_you_mean(name, {*installed, *OFFICIAL.get(kind, ())})
@@ -98,12 +97,9 @@ class Registry:
 
 
 def _duplicate(offers: list[Offer]) -> PluginDuplicate:
-    first, second, *_ = offers
     cause = "is offered more than once: by " + " and ".join(f"{o.distribution} {o.version}" for o in offers)
-    choice = f'choose one: use = "{first.distribution}:{first.name}", or uninstall the other'
-    if first.distribution == second.distribution:
-        choice = f"use a version of {first.distribution} with one entry point of that name"
-    return PluginDuplicate(first.part, cause, choice)
+    choice = f'choose one: use = "{offers[0].distribution}:{offers[0].name}", or uninstall the other'
+    return PluginDuplicate(offers[0].part, cause, choice)
 
 
 def _incompatible(offer: Offer) -> PluginIncompatible:
@@ -118,21 +114,22 @@ def discover(path: Sequence[str] | None = None) -> Registry:
     where: dict[str, Any] = {} if path is None else {"path": list(path)}
     offers: list[Offer] = []
     faults: list[str] = []
+    seen: dict[str, str] = {}
     for dist in importlib.metadata.distributions(**where):
         folder = dist.locate_file("")
         try:
             if "srtkit." not in (dist.read_text("entry_points.txt") or ""):
                 continue  # reading the names and versions of everything installed takes a tenth of a second
-            found = list(_offers(dist))
-            first = next(iter(importlib.metadata.distributions(name=dist.metadata["Name"], **where)))
+            name, found = distribution_name(dist.metadata["Name"]), list(_offers(dist))
         except Exception as error:  # whatever a damaged folder makes the parser raise must not hide the others
             faults.append(f"a distribution in {folder} has broken metadata: {type(error).__name__}: {error}")
             continue
-        if (first.locate_file(""), first.version) == (folder, dist.version):
+        this = f"{dist.version} in {folder}"
+        if name not in seen:
+            seen[name] = this
             offers += found
-        else:  # import takes the first on the path, so must we
-            hidden = f"{dist.metadata['Name']} {dist.version} in {folder}"
-            faults.append(f"{hidden} is hidden by {first.version} in {first.locate_file('')}")
+        elif seen[name] != this:  # import takes the first on the path, so must we
+            faults.append(f"{name} {this} is hidden by {seen[name]}")
     return Registry(tuple(sorted(offers)), tuple(faults))
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class TraceEvent:
+class TraceEvent(NamedTuple):
     """One decision or load: what was done, to which part, why or with what result, and how long it took."""
 
     action: str
@@ -15,12 +14,5 @@ class TraceEvent:
     seconds: float = 0.0
 
 
-@dataclass
-class Trace:
-    """Events in the order they happened."""
-
-    events: list[TraceEvent] = field(default_factory=list)
-
-    def add(self, action: str, part: str, detail: str = "", seconds: float = 0.0) -> None:
-        """Append an event."""
-        self.events.append(TraceEvent(action, part, detail, seconds))
+Trace = list[TraceEvent]
+"""Events in the order they happened."""

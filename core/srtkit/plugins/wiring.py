@@ -6,6 +6,7 @@ by a chosen one, or a default. Runs in the parent; children use `loaded`. Knows 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +19,7 @@ from srtkit.plugins.catalogue import DEFAULTS, OFFICIAL, plugin_name
 from srtkit.plugins.loading import calling, load
 from srtkit.plugins.plan import WiredPlugin, WiringPlan
 from srtkit.plugins.registry import Registry
-from srtkit.plugins.trace import Trace
+from srtkit.plugins.trace import Trace, TraceEvent
 from srtkit.spec.errors import ConfigError, DeviceAbsent, PluginError
 from srtkit.spec.facts import DeviceFacts
 from srtkit.spec.platform import PlatformDefaults
@@ -29,12 +30,7 @@ ATTENTION_ROLES = ("prefill", "decode", "mla", "draft", "shadow")
 
 
 def wire(
-    settings: Settings,
-    registry: Registry,
-    *,
-    assume: str | None = None,
-    strict: bool = False,
-    trace: Trace | None = None,
+    settings: Settings, registry: Registry, *, assume: str | None = None, trace: Trace | None = None
 ) -> tuple[WiringPlan, DeviceFacts, PlatformDefaults]:
     """Resolve every plugin of a run, and the facts and defaults of its platform.
 
@@ -42,7 +38,7 @@ def wire(
     Raises `ConfigError` for options, and the `PluginError` that fits: not found, broken, incompatible,
     duplicate, device absent.
     """
-    wirer = _Wirer(settings, registry, strict, trace or Trace())
+    wirer = _Wirer(settings, registry, [] if trace is None else trace)
     facts, defaults = wirer.add_platform(assume)
     for kind in CONTRACTS:
         if kind not in ("platform", "cli"):
@@ -52,7 +48,7 @@ def wire(
 
 @dataclass(frozen=True)
 class _Want:
-    """A plugin to resolve: `table` stands at `prefix` in the file, `ancestors` are those that need it."""
+    """A plugin to resolve, whose options `table` stands at `prefix` in the file. `owner` is the id of what needs it."""
 
     kind: str
     name: str
@@ -60,7 +56,6 @@ class _Want:
     table: Mapping[str, Any]
     prefix: KeyPath
     owner: str = ""
-    ancestors: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass
@@ -69,7 +64,6 @@ class _Wirer:
 
     settings: Settings
     registry: Registry
-    strict: bool
     trace: Trace
     plugins: list[WiredPlugin] = field(default_factory=list)
     degraded: list[str] = field(default_factory=list)
@@ -89,84 +83,72 @@ class _Wirer:
             remedy = "`srt config init --detect` writes a file for this machine"
             raise DeviceAbsent(offer.part, f"its device is not here ({offer})", remedy)
         device = f"{facts.count} x {facts.name} ({facts.architecture})"
-        self.trace.add("assume" if assume else "probe", offer.part, device)
+        self.trace.append(TraceEvent("assume" if assume else "probe", offer.part, device))
         with calling(offer):
             return facts, descriptor.defaults(facts)
 
     def choose(self, kind: str, defaults: PlatformDefaults) -> list[tuple[str, str]]:
         """What the file names for a kind, or what stands in for it: (role, name) pairs in order."""
-        use = self._section(kind).use
-        names, by = ((use,) if isinstance(use, str) else use), "file"
-        if names is None and kind == "model_loader" and self.settings.model.source.endswith(".gguf"):
-            names, by = ("gguf",), "form of the source"
-        if names is None and kind in defaults.plugins:
-            names, by = tuple(defaults.plugins[kind]), "platform"
-        if names is None:
-            names, by = DEFAULTS.get(kind, ()), "default"
+        is_gguf = kind == "model_loader" and self.settings.model.source.endswith(".gguf")
+        choices = {
+            "file": getattr(self.settings, kind).use,
+            "form of the source": ("gguf",) if is_gguf else None,
+            "platform": defaults.plugins.get(kind),
+            "default": DEFAULTS.get(kind, ()),
+        }
+        by, chosen = next((by, names) for by, names in choices.items() if names is not None)
+        names: list[str] = [chosen] if isinstance(chosen, str) else list(chosen)
         if kind == "graph_runner" and "eager" not in map(plugin_name, names):
-            names = (*names, "eager")  # the last resort of every step
-        self.trace.add("choose", kind, f"{', '.join(names) or 'none'} (by {by})")
+            names.append("eager")  # the last resort of every step
+        self.trace.append(TraceEvent("choose", kind, f"{', '.join(names) or 'none'} (by {by})"))
         roles = self.settings.attention.model_dump(include=set(ATTENTION_ROLES)) if kind == "attention" else {}
         return [*(("use", name) for name in names), *((role, name) for role, name in roles.items() if name is not None)]
 
     def add_kind(self, kind: str, chosen: Sequence[tuple[str, str]]) -> None:
-        """Wire the chosen plugins of a kind, each with its table of options."""
-        bare = {name: plugin_name(name.rpartition(":")[2]) for _, name in chosen}
-        tables, flat = self._options(kind, set(bare.values()))
-        if flat and (len(set(bare.values())) != 1 or not tables.keys().isdisjoint(bare.values())):
-            key = next(iter(flat))
-            cause = f'"{key}" in [{kind}.options] may belong to any of: {", ".join(bare.values()) or "no plugin"}'
-            where = self.settings.origin.where((kind, "options", key))
-            raise ConfigError(where, cause, f"write it in a plugin's own table, [{kind}.options.NAME]")
+        """Wire the chosen plugins of a kind, or of attention the first fallback that can be wired."""
+        shared, tables = self._tables(kind, {_bare(name) for _, name in chosen})
         for role, name in chosen:
-            key, table = tables.get(bare[name], ("", flat))
-            prefix = (kind, "options", key) if key else (kind, "options")
-            try:
-                self.plugins += self._resolve(_Want(kind, name, role, table, prefix))
-            except PluginError as error:
-                if (kind, role) != ("attention", "use"):
-                    raise
-                self._fall_back(tables, error)
+            spare = self.settings.attention.fallback if (kind, role) == ("attention", "use") else ()
+            errors: list[PluginError] = []
+            for candidate in (name, *spare):
+                key, table = tables.get(_bare(candidate), ("", {} if errors else shared))
+                prefix = (kind, "options", key) if key else (kind, "options")
+                try:
+                    self.plugins += self._resolve(_Want(kind, candidate, role, table, prefix))
+                except PluginError as error:
+                    self.trace.append(TraceEvent("refuse", error.part, error.cause))
+                    errors.append(error)
+                    continue
+                if errors:
+                    self.degraded.append(f"{kind} falls back to {candidate}: {errors[0].part} {errors[0].cause}")
+                break
+            else:
+                raise errors[0]
 
-    def _fall_back(self, tables: Mapping[str, tuple[str, dict[str, Any]]], error: PluginError) -> None:
-        """Wire the first attention fallback that can be, or raise `error`."""
-        for name in self.settings.attention.fallback:
-            key, table = tables.get(plugin_name(name), (name, {}))
-            try:
-                self.plugins += self._resolve(_Want("attention", name, "use", table, ("attention", "options", key)))
-            except PluginError as another:
-                self.trace.add("refuse", another.part, another.cause)
-                continue
-            self.degraded.append(f"attention falls back to {name}: {error.part} {error.cause}")
-            return
-        raise error
+    def _tables(self, kind: str, chosen: set[str]) -> tuple[dict[str, Any], dict[str, tuple[str, dict[str, Any]]]]:
+        """A kind's options table, split: keys of its only plugin, and plugin name → its own table and key as written.
 
-    def _options(self, kind: str, chosen: set[str]) -> tuple[dict[str, tuple[str, dict[str, Any]]], dict[str, Any]]:
-        """A kind's options table, split: sub-tables by plugin name (with the key as written), and the rest.
-
-        Sub-tables of plugins that are not chosen are left alone, so that `--set attention.use=…` can
-        switch between them.
+        Tables of plugins that are not chosen are left alone, so that `--set attention.use=…` can switch.
         """
         known = {*chosen, *OFFICIAL.get(kind, ()), *(offer.name for offer in self.registry.of(kind))}
-        options: dict[str, Any] = self._section(kind).options
-        tables = {
-            plugin_name(key): (key, value)
-            for key, value in options.items()
-            if isinstance(value, dict) and plugin_name(key) in known
-        }
-        written = {key for key, _ in tables.values()}
-        return tables, {key: value for key, value in options.items() if key not in written}
-
-    def _section(self, kind: str) -> Any:
-        return getattr(self.settings, kind)
+        options: dict[str, Any] = getattr(self.settings, kind).options
+        own = {key for key, value in options.items() if isinstance(value, dict) and plugin_name(key) in known}
+        tables = {plugin_name(key): (key, options[key]) for key in own}
+        shared = {key: value for key, value in options.items() if key not in own}
+        if shared and (len(chosen) != 1 or not tables.keys().isdisjoint(chosen)):
+            key = next(iter(shared))
+            cause = f'"{key}" in [{kind}.options] may belong to any of: {", ".join(sorted(chosen)) or "no plugin"}'
+            where = self.settings.origin.where((kind, "options", key))
+            raise ConfigError(where, cause, f"write it in a plugin's own table, [{kind}.options.NAME]")
+        return shared, tables
 
     def _resolve(self, want: _Want) -> list[WiredPlugin]:
         """The plugin, preceded by what it needs."""
         offer = self.registry.find(want.kind, want.name)
-        if (offer.kind, offer.name) in want.ancestors:
-            chain = " -> ".join(f"{kind}:{name}" for kind, name in (*want.ancestors, (offer.kind, offer.name)))
-            raise ConfigError(offer.part, f"needs itself: {chain}", "break the circle in the options tables")
-        descriptor = load(offer, strict=self.strict, trace=self.trace)
+        if offer.part in re.split("[/@]", want.owner):
+            cause = f"needs itself: {want.owner} -> {offer.part}"
+            raise ConfigError(offer.part, cause, "break the circle in the options tables")
+        descriptor = load(offer, self.trace)
         try:
             options: BaseModel = descriptor.options.model_validate(want.table)
         except ValidationError as error:
@@ -186,8 +168,12 @@ class _Wirer:
             needs = list(descriptor.needs(options))
         result: list[WiredPlugin] = []
         for need in needs:
-            self.trace.add("need", offer.part, f"{need.kind}:{need.name} as {need.role}")
-            ancestors = (*want.ancestors, (offer.kind, offer.name))
-            prefix = (*want.prefix, need.role)
-            result += self._resolve(_Want(need.kind, need.name, need.role, need.options, prefix, wired.id, ancestors))
+            self.trace.append(TraceEvent("need", offer.part, f"{need.kind}:{need.name} as {need.role}"))
+            place = (*want.prefix, need.role)
+            result += self._resolve(_Want(need.kind, need.name, need.role, need.options, place, wired.id))
         return [*result, wired]
+
+
+def _bare(name: str) -> str:
+    """The plugin's name without the distribution that may stand before it."""
+    return plugin_name(name.rpartition(":")[2])

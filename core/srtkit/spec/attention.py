@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel
 
-from srtkit.spec.capabilities import NOT_DECLARED, Answer, Need, no_needs
+from srtkit.spec.capabilities import NOT_DECLARED, Answer, Descriptor
 from srtkit.spec.facts import DeviceFacts, Limits
 from srtkit.spec.kv import KVLayout
 from srtkit.spec.step_plan import Ints
@@ -327,20 +327,16 @@ class AttentionBuild:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttentionDescriptor:
+class AttentionDescriptor(Descriptor):
     """What a plugin's hook returns. All but `build` are pure functions of data and import no torch.
 
     `kv_layouts(spec, page_size, facts)` lists acceptable layouts, best first, [] if none.
     `build` imports the heavy module; it may raise `DeviceAbsent` or `Unsupported`.
     """
 
-    contract: str
-    options: type[BaseModel]
     capabilities: Callable[[DeviceFacts], AttentionCapabilities]
     kv_layouts: Callable[[AttentionSpec, int, DeviceFacts], Sequence[KVLayout]]
     build: Callable[[AttentionBuild], AttentionBackend]
-    needs: Callable[[BaseModel], Sequence[Need]] = no_needs
-    requires: frozenset[str] = frozenset()
 
 
 def check_spec(part: str, spec: AttentionSpec, can: AttentionCapabilities) -> str:

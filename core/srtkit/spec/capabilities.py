@@ -7,7 +7,7 @@ understands, and core compares the two before any step, so that a new feature ne
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,6 +61,20 @@ class NoOptions(BaseModel):
 def no_needs(options: BaseModel) -> Sequence[Need]:
     """The default of every descriptor's `needs`: nothing else has to be built first."""
     return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Descriptor:
+    """What every kind's descriptor has. `contract` is the version it speaks ("1.0"), `options` its options model.
+
+    `needs(options)` lists plugins that core builds first and passes in; `requires` names contract features
+    without which it does not work.
+    """
+
+    contract: str
+    options: type[BaseModel]
+    needs: Callable[[BaseModel], Sequence[Need]] = no_needs
+    requires: frozenset[str] = frozenset()
 
 
 def require(answer: Answer, part: str, what: str, remedy: str = "") -> None:

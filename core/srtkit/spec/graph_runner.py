@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel
 
-from srtkit.spec.capabilities import NOT_DECLARED, Answer, Need, no_needs
+from srtkit.spec.capabilities import NOT_DECLARED, Answer, Descriptor
 from srtkit.spec.facts import DeviceFacts, Limits
 from srtkit.spec.step_plan import StepKey
 
@@ -81,7 +81,7 @@ class GraphRunnerBuild:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GraphRunnerDescriptor:
+class GraphRunnerDescriptor(Descriptor):
     """What a plugin's hook returns; `keys`, `fit` and `memory` are pure and torch-free.
 
     `keys(limits, level, options)`: what would be captured when the parts allow `level`.
@@ -89,12 +89,8 @@ class GraphRunnerDescriptor:
     `memory(keys, token_bytes)`: estimate in bytes, for the memory plan.
     """
 
-    contract: str
-    options: type[BaseModel]
     capabilities: Callable[[DeviceFacts], GraphRunnerCapabilities]
     keys: Callable[[Limits, CaptureLevel, BaseModel], Sequence[StepKey]]
     fit: Callable[[StepKey, Sequence[StepKey]], StepKey | None]
     memory: Callable[[Sequence[StepKey], int], int]
     build: Callable[[GraphRunnerBuild], GraphRunner]
-    needs: Callable[[BaseModel], Sequence[Need]] = no_needs
-    requires: frozenset[str] = frozenset()

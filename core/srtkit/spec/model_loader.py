@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from srtkit.spec.capabilities import Need, no_needs
+from srtkit.spec.capabilities import Descriptor
 from srtkit.spec.tokenizer import TokenizerData
 
 if TYPE_CHECKING:
@@ -91,17 +91,13 @@ class ModelLoaderBuild:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelLoaderDescriptor:
+class ModelLoaderDescriptor(Descriptor):
     """What a plugin's hook returns. `accepts` and `describe` import no torch and read no weights.
 
     `accepts(path)`: whether this loader reads that form; several may, the file's order decides.
     `describe(path, options)`: raises `LoaderError` naming the file when something is missing.
     """
 
-    contract: str
-    options: type[BaseModel]
     accepts: Callable[[Path], bool]
     describe: Callable[[Path, BaseModel], ModelDescription]
     build: Callable[[ModelLoaderBuild], ModelLoader]
-    needs: Callable[[BaseModel], Sequence[Need]] = no_needs
-    requires: frozenset[str] = frozenset()

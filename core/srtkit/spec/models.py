@@ -12,10 +12,8 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel
-
 from srtkit.spec.attention import AttentionSpec
-from srtkit.spec.capabilities import Need, no_needs
+from srtkit.spec.capabilities import Descriptor
 from srtkit.spec.facts import Shard
 from srtkit.spec.kv import FULL, ITEM_BYTES, Component
 from srtkit.spec.recurrent import RecurrentSpec
@@ -145,13 +143,9 @@ class ModelBuild:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelsDescriptor:
+class ModelsDescriptor(Descriptor):
     """What a plugin's hook returns. `plan` raises `Unsupported` naming the config key it cannot serve."""
 
-    contract: str
-    options: type[BaseModel]
     architectures: frozenset[str]
     plan: Callable[[PlanRequest], ModelPlan]
     build: Callable[[ModelBuild], Model]
-    needs: Callable[[BaseModel], Sequence[Need]] = no_needs
-    requires: frozenset[str] = frozenset()

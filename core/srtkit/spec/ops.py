@@ -8,13 +8,13 @@ the layer is built and bound to it: no dispatch per call. Weight-side ops pack t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from srtkit.spec.capabilities import Answer, Need, no_needs
+from srtkit.spec.capabilities import Answer, Descriptor
 from srtkit.spec.facts import DeviceFacts, Limits
 
 if TYPE_CHECKING:
@@ -109,16 +109,12 @@ class OpsProvider(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpsDescriptor:
+class OpsDescriptor(Descriptor):
     """What a plugin's hook returns. `accepts(facts)` is the predicate: yes, or no with the reason."""
 
-    contract: str
-    options: type[BaseModel]
     names: frozenset[str]
     accepts: Callable[[OpFacts], Answer]
     build: Callable[[OpsBuild], OpsProvider]
-    needs: Callable[[BaseModel], Sequence[Need]] = no_needs
-    requires: frozenset[str] = frozenset()
 
 
 class OpBinder(ABC):

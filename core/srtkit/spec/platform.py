@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel
 
-from srtkit.spec.capabilities import Answer, Need, no_needs
+from srtkit.spec.capabilities import Answer, Descriptor
 from srtkit.spec.facts import DeviceFacts
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ class PlatformBuild:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlatformDescriptor:
+class PlatformDescriptor(Descriptor):
     """What a plugin's hook returns; all but `build` import no torch.
 
     `probe(options)`: the devices that are here, [] when absent; never raises for absence.
@@ -206,12 +206,8 @@ class PlatformDescriptor:
     `defaults(facts)`: the sensible choice of other plugins. `priority` orders detection (CPU is 0).
     """
 
-    contract: str
-    options: type[BaseModel]
     probe: Callable[[BaseModel], Sequence[DeviceFacts]]
     assume: Callable[[str], DeviceFacts | None]
     defaults: Callable[[DeviceFacts], PlatformDefaults]
     build: Callable[[PlatformBuild], Platform]
     priority: int = 0
-    needs: Callable[[BaseModel], Sequence[Need]] = no_needs
-    requires: frozenset[str] = frozenset()

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from srtkit.spec.capabilities import NOT_DECLARED, Answer, Need, no_needs
+from srtkit.spec.capabilities import NOT_DECLARED, Answer, Descriptor
 from srtkit.spec.kv import Component
 from srtkit.spec.step_plan import Ints
 
@@ -194,12 +194,8 @@ class PrefixCacheBuild:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrefixCacheDescriptor:
+class PrefixCacheDescriptor(Descriptor):
     """What a plugin's hook returns."""
 
-    contract: str
-    options: type[BaseModel]
     capabilities: Callable[[BaseModel], CacheCapabilities]
     build: Callable[[PrefixCacheBuild], PrefixCache]
-    needs: Callable[[BaseModel], Sequence[Need]] = no_needs
-    requires: frozenset[str] = frozenset()

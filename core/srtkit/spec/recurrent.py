@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import BaseModel
 
 from srtkit.spec.attention import Batch
-from srtkit.spec.capabilities import NOT_DECLARED, Answer, Need, no_needs
+from srtkit.spec.capabilities import NOT_DECLARED, Answer, Descriptor
 from srtkit.spec.facts import DeviceFacts, Limits
 from srtkit.spec.kv import Plane
 
@@ -140,13 +140,9 @@ class RecurrentBuild:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecurrentDescriptor:
+class RecurrentDescriptor(Descriptor):
     """What a plugin's hook returns. `state_layouts` lists planes conv and state of one slot of one layer."""
 
-    contract: str
-    options: type[BaseModel]
     capabilities: Callable[[DeviceFacts], RecurrentCapabilities]
     state_layouts: Callable[[RecurrentSpec], Sequence[Plane]]
     build: Callable[[RecurrentBuild], RecurrentBackend]
-    needs: Callable[[BaseModel], Sequence[Need]] = no_needs
-    requires: frozenset[str] = frozenset()

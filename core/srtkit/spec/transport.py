@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from srtkit.spec.capabilities import NOT_DECLARED, Answer, Need, no_needs
+from srtkit.spec.capabilities import NOT_DECLARED, Answer, Descriptor
 
 Frame = bytes | memoryview
 Frames = Sequence[Frame]
@@ -87,12 +87,8 @@ class TransportBuild:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransportDescriptor:
+class TransportDescriptor(Descriptor):
     """What a plugin's hook returns."""
 
-    contract: str
-    options: type[BaseModel]
     capabilities: Callable[[BaseModel], TransportCapabilities]
     build: Callable[[TransportBuild], Transport]
-    needs: Callable[[BaseModel], Sequence[Need]] = no_needs
-    requires: frozenset[str] = frozenset()

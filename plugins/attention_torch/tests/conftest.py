@@ -280,8 +280,9 @@ class Run:
             self.values = [row[0][:, None] for row in rows]
 
     def _pool(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        pool = torch.full((self.n_pages * (1 if self.case.adjacent else 2), *shape), torch.nan).to(dtype)
-        pool = pool if self.case.adjacent else pool[::2]
+        """The second layer of a pool of two; every other page of it unless pages are to be adjacent."""
+        step = 1 if self.case.adjacent else 2
+        pool = torch.full((2, self.n_pages * step, *shape), torch.nan).to(dtype)[1, ::step]
         pool[0] = torch.tensor(min(self.case.garbage, torch.finfo(dtype).max)).to(dtype)
         return pool
 

