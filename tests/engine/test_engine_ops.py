@@ -108,7 +108,7 @@ def test_every_operator_of_the_contract_has_a_reference() -> None:
     for schema in SCHEMAS.values():
         bind = binder.weight_op if schema.weight_side else binder.op
         assert callable(bind(schema.name, "float32", hidden=8))
-    assert {choice.provider for choice in binder.choices} == {"torch"}
+    assert set(binder.choices.values()) == {"torch"}
 
 
 def test_the_first_provider_that_accepts_is_bound_and_the_reasons_are_kept() -> None:
@@ -134,9 +134,10 @@ def test_the_first_provider_that_accepts_is_bound_and_the_reasons_are_kept() -> 
     assert torch.equal(large[0](torch.ones(1, 8)), torch.full((1, 4), 9.0))
     assert large[0].keeps_weight
     assert seen[0] == OpFacts("linear", "float32", CPU, {"in": 4, "out": 4})
-    first, second = binder.choices
-    assert (first.provider, first.layers, dict(first.refused)) == ("narrow", 1, {})
-    assert (second.provider, second.layers, dict(second.refused)) == ("torch", 3, {"narrow": "only up to 4 inputs"})
+    assert binder.choices == {
+        "linear float32 in=4 out=4": "narrow",
+        "linear float32 in=8 out=4": "torch (narrow: only up to 4 inputs)",
+    }
 
 
 def test_an_unknown_operator_is_refused_by_name() -> None:

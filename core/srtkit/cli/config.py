@@ -9,7 +9,6 @@ from typing import Any
 
 from srtkit.cli.common import add_assume, add_settings, run_action
 from srtkit.plugins.registry import discover
-from srtkit.spec.cli import CliCommand
 from srtkit.spec.versions import CONTRACTS
 
 EPILOG = """examples:
@@ -17,6 +16,9 @@ EPILOG = """examples:
   srt config init org/name > my.toml
   srt config schema > srtkit.schema.json
 """
+
+
+run = run_action
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -74,6 +76,3 @@ def _init(arguments: argparse.Namespace) -> int:
 
     print(initial_config(arguments.source, discover(), arguments.platform), end="")
     return 0
-
-
-COMMAND = CliCommand("config", "Check a settings file, write one, or print the schema.", configure, run_action)

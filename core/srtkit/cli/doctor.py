@@ -19,7 +19,6 @@ from typing import NamedTuple
 from srtkit.cli.common import table
 from srtkit.plugins.catalogue import CPU_SET
 from srtkit.plugins.registry import Registry, discover
-from srtkit.spec.cli import CliCommand
 from srtkit.spec.errors import SrtError
 
 LIBRARIES = ("srtkit-core", "torch", "pluggy", "stevedore", "pydantic", "pydantic-settings", "huggingface_hub")
@@ -90,6 +89,3 @@ def _plugins(registry: Registry) -> Iterator[Finding]:
             yield Finding("ok", offer.part, "loads")
         except SrtError as error:
             yield Finding("fail", offer.part, error.cause.splitlines()[0])
-
-
-COMMAND = CliCommand("doctor", "Look for what is wrong with this installation.", configure, run)

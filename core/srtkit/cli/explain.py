@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 
 from srtkit.cli.common import add_assume, add_settings, read_settings
-from srtkit.spec.cli import CliCommand
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -21,6 +20,3 @@ def run(arguments: argparse.Namespace) -> int:
 
     print(explain(read_settings(arguments), arguments.assume))
     return 0
-
-
-COMMAND = CliCommand("explain", "Print wiring and memory of a settings file.", configure, run)

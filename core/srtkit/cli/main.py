@@ -26,7 +26,7 @@ OWN = {
     "explain": "print wiring and memory of a settings file, before any weight is read",
     "doctor": "look for what is wrong with this installation",
 }
-"""Core's sub-commands: `srtkit.cli.<name>.COMMAND`."""
+"""Core's sub-commands: the functions `configure` and `run` of `srtkit.cli.<name>`, as `CliCommand` has them."""
 
 HELP = """usage: srt [--help] [--version] COMMAND ...
 
@@ -88,12 +88,12 @@ def _run(argv: list[str]) -> int:
 def _find(name: str, registry: Registry) -> CliCommand | None:
     """The typed sub-command, imported; None after saying that there is none."""
     others = [offer for offer in registry.of("cli") if offer.name == name]
-    if name in OWN and others:
-        cause = f"is a command of srtkit-core, and {others[0].distribution} offers it too"
-        raise PluginDuplicate(others[0].part, cause, f"pip uninstall {others[0].distribution}")
     if name in OWN:
-        command: CliCommand = importlib.import_module(f"srtkit.cli.{name}").COMMAND
-        return command
+        if others:
+            cause = f"is a command of srtkit-core, and {others[0].distribution} offers it too"
+            raise PluginDuplicate(others[0].part, cause, f"pip uninstall {others[0].distribution}")
+        module = importlib.import_module(f"srtkit.cli.{name}")
+        return CliCommand(name, OWN[name], module.configure, module.run)
     if others:
         from srtkit.plugins.loading import load
 

@@ -13,7 +13,6 @@ from typing import Any
 from srtkit.cli.common import add_assume, add_settings, read_settings, run_action, table
 from srtkit.plugins.catalogue import OFFICIAL, official_distribution
 from srtkit.plugins.registry import Offer, Registry, discover
-from srtkit.spec.cli import CliCommand
 from srtkit.spec.errors import ConfigError, PluginError
 from srtkit.spec.versions import CONTRACTS
 
@@ -22,6 +21,9 @@ EPILOG = """examples:
   srt plugins show attention:torch
   srt plugins trace --config my.toml
 """
+
+
+run = run_action
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -71,22 +73,19 @@ def _used(arguments: argparse.Namespace, registry: Registry, faults: list[str]) 
 
 
 def _status(offer: Offer, used: bool, file: Path | None) -> str:
+    if offer.kind not in CONTRACTS:
+        return "there is no such kind"
     if not offer.speaks_ours:
-        ours = (
-            f"this core speaks v{CONTRACTS[offer.kind].major}" if offer.kind in CONTRACTS else "there is no such kind"
-        )
-        return f"other major: v{offer.major}, {ours}"
+        return f"other major: v{offer.major}, this core speaks v{CONTRACTS[offer.kind].major}"
     return f"used by {file}" if used else "installed"
 
 
 def _not_installed(registry: Registry) -> Iterator[Offer]:
     installed = {(offer.kind, offer.name) for offer in registry.offers}
-    for kind, names in OFFICIAL.items():
+    official = {(kind, name) for kind, names in OFFICIAL.items() for name in names}
+    for kind, name in sorted(official - installed):
         contract = CONTRACTS[kind]
-        for name in names:
-            if (kind, name) not in installed:
-                dist = official_distribution(kind, name)
-                yield Offer(kind, name, contract.major, contract.group, "", dist, "-")
+        yield Offer(kind, name, contract.major, contract.group, "", official_distribution(kind, name), "-")
 
 
 def _show(arguments: argparse.Namespace) -> int:
@@ -129,6 +128,3 @@ def _trace(arguments: argparse.Namespace) -> int:
         rows: list[Any] = [(f"{e.seconds * 1e3:.1f} ms", e.action, e.part, e.detail) for e in trace]
         print(table([("TIME", "ACTION", "PART", "DETAIL"), *rows]))
     return 0
-
-
-COMMAND = CliCommand("plugins", "List, show and trace plugins.", configure, run_action)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from srtkit.cli.common import add_settings
 from srtkit.plugins.registry import Registry, discover
-from srtkit.spec.cli import CliCommand
 from srtkit.spec.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -66,6 +65,3 @@ def serve_settings(arguments: argparse.Namespace, registry: Registry) -> Setting
     text = initial_config(target, registry, named)
     print(text)
     return load_settings(None, sets, base=tomllib.loads(text))
-
-
-COMMAND = CliCommand("serve", "Serve a model over HTTP.", configure, run)

@@ -5,7 +5,7 @@ Everything decided stands in `EngineConfig`; this only makes the objects and joi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,7 @@ class Built:
     scheduler: Scheduler
     runner: ModelRunner
     config: EngineConfig
+    ops: Mapping[str, str]
     close: Callable[[], None]
 
     def info(self) -> dict[str, Any]:
@@ -61,6 +62,7 @@ class Built:
             "pages": memory.pages - 1,
             "page_size": limits.page_size,
             "workspace_bytes_estimate": memory.workspace,
+            "ops": dict(self.ops),
             "peak_bytes": self.runner.platform.memory(0).peak,
         }
 
@@ -110,7 +112,7 @@ def build_engine(
             one.backend.close()
         platform.close()
 
-    return Built(Scheduler(limits, cache, config.fit), runner, config, close)
+    return Built(Scheduler(limits, cache, config.fit), runner, config, binder.choices, close)
 
 
 def _load_model(

@@ -105,7 +105,7 @@ class EngineLoop:
     def _send_stats(self) -> None:
         self._stats_sent = time.monotonic()
         scheduler = self.scheduler
-        counters, pool = scheduler.counters, scheduler.book.pool
+        pool = scheduler.book.pool
         self._send(
             Stats(
                 running=len(scheduler.running),
@@ -113,12 +113,7 @@ class EngineLoop:
                 pages_used=pool.in_use + pool.retiring,
                 pages_total=pool.total,
                 cached_pages=pool.cached,
-                prompt_tokens=counters.prompt_tokens,
-                cached_tokens=counters.cached_tokens,
-                output_tokens=counters.output_tokens,
-                aborted=counters.aborted,
-                retracted=counters.retracted,
-                steps=counters.steps,
                 eager_steps=self._runner.eager_steps,
+                **vars(scheduler.counters),
             )
         )

@@ -228,7 +228,8 @@ class Scheduler:
         self._started.append(Started(sequence.rid, slot, min(cached, sequence.prompt_len)))
         self._builder.admit(sequence)
         if not sequence.retracted:
-            self.counters.admitted(n, cached)
+            self.counters.prompt_tokens += n
+            self.counters.cached_tokens += cached
         return True
 
     def _retract_for(self, n: int, keep_slot: int) -> bool:
@@ -276,7 +277,8 @@ class Scheduler:
         for slot, by_stop in zip(rows[stopped | full].tolist(), stopped[stopped | full].tolist(), strict=True):
             self._end(self.running[slot], "stop" if by_stop else "length")
         self._free_retired()
-        self.counters.committed(plan, len(ids))
+        self.counters.steps += 1
+        self.counters.output_tokens += len(ids)
         logprobs = tuple(
             Logprobs(int(slots[row]), top.astype("<i4").tobytes(), values.astype("<f4").tobytes())
             for row, (top, values) in output.logprobs.items()

@@ -27,7 +27,7 @@ class _EngineFigures(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         """Called at every scrape."""
-        s = self._stats() or Stats(*[0] * 11)
+        s = self._stats() or Stats()
         for name, text, value in (
             ("running", "Sequences in the batch.", s.running),
             ("waiting", "Requests in the queue.", s.waiting),

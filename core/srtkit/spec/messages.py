@@ -33,7 +33,6 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
     min_tokens: int = 0
     stop_ids: tuple[int, ...] = ()
     logprobs: int = -1
-    prompt_logprobs: int = -1
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True):
@@ -67,7 +66,7 @@ class Started(msgspec.Struct, frozen=True, array_like=True):
 
     rid: int
     slot: int
-    cached_tokens: int
+    cached_tokens: int = 0
 
 
 class Finished(msgspec.Struct, frozen=True, array_like=True):
@@ -131,17 +130,17 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
 class Stats(msgspec.Struct, frozen=True, tag=True):
     """Figures of the scheduler, sent while busy and once when it falls idle."""
 
-    running: int
-    waiting: int
-    pages_used: int
-    pages_total: int
-    prompt_tokens: int
-    cached_tokens: int
-    output_tokens: int
-    aborted: int
-    retracted: int
-    steps: int
-    eager_steps: int
+    running: int = 0
+    waiting: int = 0
+    pages_used: int = 0
+    pages_total: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    aborted: int = 0
+    retracted: int = 0
+    steps: int = 0
+    eager_steps: int = 0
     cached_pages: int = 0
 
 
