@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from srtkit.config.settings import load_settings
 from srtkit.plugins.loaded import load_wiring
 from srtkit.plugins.plan import WiredPlugin, WiringPlan
-from srtkit.plugins.registry import discover
+from srtkit.plugins.registry import Offer, discover
 from srtkit.plugins.wiring import wire
 from srtkit.spec.errors import PluginBroken, PluginIncompatible, PluginNotFound
 from tests.plugins.toys import Site
@@ -25,8 +26,15 @@ def plan(site: Site) -> WiringPlan:
     return wire(load_settings(None, sets, {}), discover([str(site.path)]))[0]
 
 
-def changed(plan: WiringPlan, kind: str, **changes: object) -> WiringPlan:
-    plugins = [dataclasses.replace(p, **changes) if p.kind == kind else p for p in plan.plugins]  # type: ignore[arg-type]
+def changed(plan: WiringPlan, **changes: Any) -> WiringPlan:
+    """The plan with another transport: fields of the plugin, or of its offer."""
+    plugins = []
+    for plugin in plan.plugins:
+        if plugin.offer.kind == "transport":
+            ours = {name: value for name, value in changes.items() if name in ("contract", "options")}
+            offer = replace(plugin.offer, **{name: changes[name] for name in changes.keys() - ours.keys()})
+            plugin = replace(plugin, offer=offer, **ours)
+        plugins.append(plugin)
     return WiringPlan(tuple(plugins), plan.degraded)
 
 
@@ -55,8 +63,8 @@ def test_a_spawned_child_loads_the_plan_without_discovering(site: Site, plan: Wi
 
 def test_loaded_plugins_are_found_by_kind_and_role(plan: WiringPlan) -> None:
     loaded = load_wiring(plan)
-    assert loaded.one("prefix_cache").wired.name == "outer"
-    assert [plugin.wired.name for plugin in loaded.all("model_loader")] == ["safetensors", "gguf"]
+    assert loaded.one("prefix_cache").wired.part == "prefix_cache:outer"
+    assert [plugin.wired.offer.name for plugin in loaded.all("model_loader")] == ["safetensors", "gguf"]
     assert loaded.all("ops") == ()
     assert loaded.one("prefix_cache").options.model_dump() == {"size": 1, "inner": "prefix_cache:radix"}
 
@@ -76,7 +84,7 @@ def test_needs_come_by_role(plan: WiringPlan) -> None:
 
 @pytest.mark.parametrize("version", ["1.1", "none"])
 def test_another_version_of_a_distribution_is_refused(plan: WiringPlan, version: str) -> None:
-    other = changed(plan, "transport", version=version)
+    other = changed(plan, version=version)
     with pytest.raises(
         PluginIncompatible, match=f"the plan says toy-transport-zmq {version}, here it is toy-transport-zmq 1.0"
     ):
@@ -85,30 +93,30 @@ def test_another_version_of_a_distribution_is_refused(plan: WiringPlan, version:
 
 def test_a_distribution_that_is_not_installed_here_is_refused(plan: WiringPlan) -> None:
     with pytest.raises(PluginIncompatible, match=r"the plan says elsewhere 1\.0, here it is elsewhere none"):
-        load_wiring(changed(plan, "transport", distribution="elsewhere"))
+        load_wiring(changed(plan, distribution="elsewhere"))
 
 
 def test_another_contract_is_refused(plan: WiringPlan) -> None:
     with pytest.raises(PluginIncompatible, match=r"the plan says contract 1\.9, here it is contract 1\.0"):
-        load_wiring(changed(plan, "transport", contract="1.9"))
+        load_wiring(changed(plan, contract="1.9"))
 
 
 def test_options_that_the_plugin_refuses_here_are_an_error(plan: WiringPlan) -> None:
     with pytest.raises(PluginBroken, match="refuses the plan's options"):
-        load_wiring(changed(plan, "transport", options={"size": "many"}))
+        load_wiring(changed(plan, options={"size": "many"}))
 
 
 def test_options_that_the_plugin_reads_differently_here_are_an_error(plan: WiringPlan) -> None:
     with pytest.raises(
         PluginIncompatible, match=r"the plan says options \{'size': 2\}, here it is options \{'size': 2, 'inner'"
     ):
-        load_wiring(changed(plan, "transport", options={"size": 2}))
+        load_wiring(changed(plan, options={"size": 2}))
 
 
 def test_ids_are_unique_by_role_and_owner() -> None:
-    plugin = WiredPlugin("attention", "torch", "d", "1", "m", "1.0", {})
-    shadow = dataclasses.replace(plugin, role="shadow")
-    inner = dataclasses.replace(plugin, role="inner", owner=shadow.id)
+    plugin = WiredPlugin(Offer("attention", "torch", 1, "srtkit.attention.v1", "m", "d", "1"), "1.0", {})
+    shadow = replace(plugin, role="shadow")
+    inner = replace(plugin, role="inner", owner=shadow.id)
     assert [p.id for p in (plugin, shadow, inner)] == [
         "attention:torch",
         "attention:torch@shadow",

@@ -32,7 +32,7 @@ def plan_of(site: Site, *sets: str, **wiring: Any) -> WiringPlan:
 
 
 def of(plan: WiringPlan, kind: str) -> list[WiredPlugin]:
-    return [plugin for plugin in plan.plugins if plugin.kind == kind and not plugin.owner]
+    return [plugin for plugin in plan.plugins if plugin.offer.kind == kind and not plugin.owner]
 
 
 def ids(plan: WiringPlan) -> list[str]:
@@ -67,37 +67,37 @@ def test_the_file_comes_before_the_platform_and_the_platform_before_the_table(fu
         "platform", "other", extra="PARTS['defaults'] = lambda facts: PlatformDefaults({'prefix_cache': ('own',)})"
     )
     full.plugin("prefix_cache", "own")
-    assert of(plan_of(full, "attention.use=mine"), "attention")[0].name == "mine"
-    assert of(plan_of(full, "platform.use=other"), "prefix_cache")[0].name == "own"
-    assert of(plan_of(full, "platform.use=other", "prefix_cache.use=radix"), "prefix_cache")[0].name == "radix"
+    assert of(plan_of(full, "attention.use=mine"), "attention")[0].offer.name == "mine"
+    assert of(plan_of(full, "platform.use=other"), "prefix_cache")[0].offer.name == "own"
+    assert of(plan_of(full, "platform.use=other", "prefix_cache.use=radix"), "prefix_cache")[0].offer.name == "radix"
 
 
 def test_a_gguf_source_chooses_its_loader(full: Site) -> None:
     plan = plan_of(full, "model.source=folder/file.gguf")
-    assert [plugin.name for plugin in of(plan, "model_loader")] == ["gguf"]
+    assert [plugin.offer.name for plugin in of(plan, "model_loader")] == ["gguf"]
 
 
 def test_the_order_of_a_list_is_kept_and_eager_is_always_last(full: Site) -> None:
     for name in ("cuda-full", "another"):
         full.plugin("graph_runner", name)
     chosen = of(plan_of(full, 'graph_runner.use=["cuda_full", "another"]'), "graph_runner")
-    assert [plugin.name for plugin in chosen] == ["cuda-full", "another", "eager"]
+    assert [plugin.offer.name for plugin in chosen] == ["cuda-full", "another", "eager"]
     chosen = of(plan_of(full, 'graph_runner.use=["eager"]'), "graph_runner")
-    assert [plugin.name for plugin in chosen] == ["eager"]
+    assert [plugin.offer.name for plugin in chosen] == ["eager"]
 
 
 def test_an_empty_list_chooses_nothing(full: Site) -> None:
     full.plugin("platform", "other", extra="PARTS['defaults'] = lambda f: PlatformDefaults({'ops': ('fast',)})")
     full.plugin("ops", "fast")
     sets = ("platform.use=other", "attention.use=torch")
-    assert [plugin.name for plugin in of(plan_of(full, *sets), "ops")] == ["fast"]
+    assert [plugin.offer.name for plugin in of(plan_of(full, *sets), "ops")] == ["fast"]
     assert of(plan_of(full, *sets, "ops.use=[]"), "ops") == []
 
 
 def test_attention_is_chosen_per_role(full: Site) -> None:
     full.plugin("attention", "mine")
     plan = plan_of(full, "attention.use=mine", "attention.decode=torch", "attention.shadow=torch")
-    assert [(p.name, p.role) for p in of(plan, "attention")] == [
+    assert [(p.offer.name, p.role) for p in of(plan, "attention")] == [
         ("mine", "use"),
         ("torch", "decode"),
         ("torch", "shadow"),
@@ -110,7 +110,7 @@ def test_a_distribution_disambiguates_in_the_file(full: Site) -> None:
     full.add("rival", {"srtkit.attention.v1": {"torch": "toy_rival"}}, {"toy_rival": source})
     with pytest.raises(PluginError, match="offered more than once"):
         plan_of(full)
-    assert of(plan_of(full, "attention.use=rival:torch"), "attention")[0].distribution == "rival"
+    assert of(plan_of(full, "attention.use=rival:torch"), "attention")[0].offer.distribution == "rival"
 
 
 # --- rule 3
@@ -172,7 +172,7 @@ def test_rule_4_a_fallback_is_taken_only_if_the_file_names_it_and_is_reported(fu
     with pytest.raises(PluginBroken):
         plan_of(full, "attention.use=bad")
     plan = plan_of(full, "attention.use=bad", 'attention.fallback=["nope", "torch"]')
-    assert [plugin.name for plugin in of(plan, "attention")] == ["torch"]
+    assert [plugin.offer.name for plugin in of(plan, "attention")] == ["torch"]
     (sentence,) = plan.degraded
     assert sentence.startswith("attention falls back to torch: attention:bad raised ModuleNotFoundError")
     assert plan_of(full).degraded == ()
@@ -213,7 +213,7 @@ def test_rule_7_one_plugin_may_use_the_kinds_table_or_its_own(full: Site, table:
 def test_rule_7_several_plugins_have_a_table_each(full: Site) -> None:
     full.plugin("graph_runner", "cuda-full")
     sets = ("graph_runner.use=cuda-full", "graph_runner.options.cuda_full.size=5", "graph_runner.options.eager.size=6")
-    sizes = {plugin.name: plugin.options["size"] for plugin in of(plan_of(full, *sets), "graph_runner")}
+    sizes = {plugin.offer.name: plugin.options["size"] for plugin in of(plan_of(full, *sets), "graph_runner")}
     assert sizes == {"cuda-full": 5, "eager": 6}
 
 
@@ -256,8 +256,9 @@ def test_rule_7_a_wrong_type_is_an_error_with_the_flag_that_caused_it(full: Site
 def test_a_needed_plugin_stands_before_its_owner_with_its_own_options(full: Site) -> None:
     full.plugin("prefix_cache", "outer")
     plan = plan_of(full, "prefix_cache.use=outer", "prefix_cache.options.inner=prefix_cache:radix")
-    inner, outer = (plugin for plugin in plan.plugins if plugin.kind == "prefix_cache")
-    assert (inner.name, inner.role, inner.owner, inner.options["size"]) == ("radix", "inner", "prefix_cache:outer", 7)
+    inner, outer = (plugin for plugin in plan.plugins if plugin.offer.kind == "prefix_cache")
+    assert (inner.part, inner.role, inner.owner) == ("prefix_cache:radix", "inner", "prefix_cache:outer")
+    assert inner.options["size"] == 7
     assert of(plan, "prefix_cache") == [outer]
 
 

@@ -44,22 +44,27 @@ def stream(detokenizer: IncrementalDetokenizer, ids: list[int], chunks: list[int
     return [*parts, detokenizer.flush()]
 
 
+def begun(tokenizer: Tokenizer, text: str) -> str:
+    """The text without the space that only the start of a whole one loses."""
+    return text.removeprefix(" ") if tokenizer.drops_leading_space else text
+
+
 @QUICK
 @given(data=st.data(), chunks=CHUNKS, skip_special=st.booleans())
 def test_parts_of_random_ids_add_up(
     tokenizer: Tokenizer, data: st.DataObject, chunks: list[int], skip_special: bool
 ) -> None:
     ids = data.draw(st.lists(st.integers(0, len(tokenizer.table(False)) + 3), max_size=40))
-    detokenizer = IncrementalDetokenizer(tokenizer, skip_special=skip_special, continues=False)
-    assert "".join(stream(detokenizer, ids, chunks)) == tokenizer.decode(ids, skip_special)
+    text = "".join(stream(IncrementalDetokenizer(tokenizer, skip_special), ids, chunks))
+    assert begun(tokenizer, text) == tokenizer.decode(ids, skip_special)
 
 
 @QUICK
 @given(text=TEXTS, chunks=CHUNKS)
 def test_parts_of_a_text_are_whole_characters_of_it(tokenizer: Tokenizer, text: str, chunks: list[int]) -> None:
     ids = tokenizer.encode(text)
-    parts = stream(IncrementalDetokenizer(tokenizer, continues=False), ids, chunks)
-    assert "".join(parts) == text
+    parts = stream(IncrementalDetokenizer(tokenizer), ids, chunks)
+    assert begun(tokenizer, "".join(parts)) == text
     assert parts[-1] == ""
 
 
@@ -91,7 +96,7 @@ def test_special_tokens_are_skipped_or_shown(bytes_only: Tokenizer) -> None:
 def test_a_prompt_is_followed_with_its_space_and_a_text_begins_without(llama_like: Tokenizer) -> None:
     ids = llama_like.encode("the page", add_special=False)
     assert "".join(stream(IncrementalDetokenizer(llama_like), ids, [1])) == " the page"
-    assert "".join(stream(IncrementalDetokenizer(llama_like, continues=False), ids, [1])) == "the page"
+    assert llama_like.decode(ids) == "the page"
 
 
 @pytest.mark.parametrize("decoder", [decoders.WordPiece(), decoders.BPEDecoder(), None])

@@ -9,7 +9,6 @@ from typing import Any
 
 from srtkit.cli.common import add_assume, add_settings, run_action
 from srtkit.plugins.registry import discover
-from srtkit.spec.versions import CONTRACTS
 
 EPILOG = """examples:
   srt config check my.toml
@@ -53,7 +52,7 @@ def _check(arguments: argparse.Namespace) -> int:
 def _schema(arguments: argparse.Namespace) -> int:
     from srtkit.config.schema import merged_schema
     from srtkit.config.settings import load_settings
-    from srtkit.plugins.catalogue import official_distribution
+    from srtkit.plugins.catalogue import OFFICIAL
     from srtkit.plugins.loading import load
     from srtkit.plugins.wiring import wire
 
@@ -62,8 +61,8 @@ def _schema(arguments: argparse.Namespace) -> int:
         plan, _, _ = wire(load_settings(arguments.config), registry)
         offers = [plugin.offer for plugin in plan.plugins]
     else:
-        offers = [offer for kind in CONTRACTS if kind != "cli" for offer in registry.of(kind)]
-        offers = [offer for offer in offers if official_distribution(offer.kind, offer.name) == offer.distribution]
+        official = [kind for kind in OFFICIAL if kind != "cli"]
+        offers = [offer for kind in official for offer in registry.of(kind) if offer.name in OFFICIAL[kind]]
     options: dict[str, dict[str, Any]] = {}
     for offer in offers:
         options.setdefault(offer.kind, {})[offer.name] = load(offer).options

@@ -71,11 +71,11 @@ def _lines(settings: Settings, loaded: LoadedPlugins) -> Iterator[str]:
         chosen: dict[str, object] = {"source": settings.model.source} if name == "model" else {}
         plugins = loaded.all(name) if name in CONTRACTS else ()
         if plugins:
-            names = [plugin.wired.name for plugin in plugins]
+            names = [plugin.wired.offer.name for plugin in plugins]
             chosen["use"] = names[0] if len(names) == 1 else names
         yield f"\n[{name}]"
         yield from (line for line in option_lines(section, chosen) if not line.startswith("# options ="))
         for plugin in plugins:
             if plugin.descriptor.options.model_fields:
-                yield f"# [{name}.options.{plugin.wired.name}]"
+                yield f"# [{name}.options.{plugin.wired.offer.name}]"
                 yield from option_lines(plugin.descriptor.options)

@@ -94,23 +94,20 @@ def choose_loader(loaded: LoadedPlugins, path: Path) -> LoadedPlugin:
 def explain(settings: Settings, assume: str | None = None) -> str:
     """The wiring plan and the memory plan, for `srt explain`; no weight is read."""
     run = prepare(settings, assume=assume)
-    config, facts = run.config, run.facts
+    config, facts, model, limits = run.config, run.facts, run.config.model, run.config.limits
     lines = [f"device      {facts.name} ({facts.architecture}), {facts.memory_bytes / 2**30:.1f} GiB"]
     lines += ["", f"wiring plan {run.wiring.digest[:12]}"]
     for plugin in run.wiring.plugins:
-        lines.append(f"  {plugin.id:<28} {plugin.distribution} {plugin.version}  contract {plugin.contract}")
+        origin = f"{plugin.offer.distribution} {plugin.offer.version}"
+        lines.append(f"  {plugin.id:<28} {origin}  contract {plugin.contract}")
     lines += [f"  degraded: {sentence}" for sentence in run.wiring.degraded]
-    model = config.model
-    lines += ["", f"model       {model.architecture}, {model.dtype}, context {config.limits.max_context:,} tokens"]
+    lines += ["", f"model       {model.architecture}, {model.dtype}, context {limits.max_context:,} tokens"]
     for choice in config.groups:
         group, layout = choice.group, choice.layout
-        lines.append(
-            f"  {group.name:<10} {len(group.layers)} layers, {group.spec.q_heads}/{group.spec.kv_heads} heads x "
-            f"{group.spec.head_dim}, layout {layout.name}, page {layout.page_tokens}, {choice.backend.wired.part}"
-        )
-    for runner in config.runners:
-        lines.append(f"  {runner.plugin.wired.part}: {len(runner.keys)} captured shapes")
+        heads = f"{group.spec.q_heads}/{group.spec.kv_heads} heads x {group.spec.head_dim}"
+        where = f"layout {layout.name}, page {layout.page_tokens}, {choice.backend.wired.part}"
+        lines.append(f"  {group.name:<10} {len(group.layers)} layers, {heads}, {where}")
+    lines += [f"  {runner.plugin.wired.part}: {len(runner.keys)} captured shapes" for runner in config.runners]
     lines += ["", "memory plan, before any weight is read"]
-    lines += ["  " + line for line in config.memory.lines(config.limits.page_size)]
-    lines.append(f"  steps in flight: {config.limits.depth}")
-    return "\n".join(lines)
+    lines += ["  " + line for line in config.memory.lines(limits.page_size)]
+    return "\n".join([*lines, f"  steps in flight: {limits.depth}"])

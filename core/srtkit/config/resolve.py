@@ -103,7 +103,10 @@ def resolve(
         [(choice.group, choice.layout) for choice in groups],
     )
     limits = replace(limits, max_context=min(limits.max_context, (memory.pages - 1) * page_size))
-    runners = _runners(loaded, can, limits)
+    runners = tuple(
+        RunnerChoice(plugin, tuple(plugin.descriptor.keys(limits, can.capture, plugin.options)))
+        for plugin in loaded.all("graph_runner")
+    )
     return EngineConfig(plan, config, models, groups, runners, limits, memory, bool(cache_can.shares))
 
 
@@ -182,11 +185,3 @@ def _groups(
         layout = negotiate([(backend.wired.part, descriptor.kv_layouts(spec, page_size, facts))])
         choices.append(GroupChoice(LayerGroup(f"{spec.component}.{number}", spec, tuple(layers)), layout, backend))
     return tuple(choices)
-
-
-def _runners(loaded: LoadedPlugins, can: AttentionCapabilities, limits: Limits) -> tuple[RunnerChoice, ...]:
-    chosen = []
-    for plugin in loaded.all("graph_runner"):
-        descriptor: GraphRunnerDescriptor = plugin.descriptor
-        chosen.append(RunnerChoice(plugin, tuple(descriptor.keys(limits, can.capture, plugin.options))))
-    return tuple(chosen)

@@ -79,7 +79,11 @@ def build_engine(
     platform: Platform = platform_plugin.descriptor.build(PlatformBuild(facts, platform_plugin.options))
     device = platform.device(0)
     offers = [
-        Offer(one.wired.name, one.descriptor, one.descriptor.build(OpsBuild(platform, 0, config.limits, one.options)))
+        Offer(
+            one.wired.offer.name,
+            one.descriptor,
+            one.descriptor.build(OpsBuild(platform, 0, config.limits, one.options)),
+        )
         for one in loaded.all("ops")
     ]
     binder = Binder(offers, facts)

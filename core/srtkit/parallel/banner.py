@@ -15,7 +15,7 @@ def banner(run: Run, ready: dict[str, Any], url: str, seconds: float) -> list[st
     config, memory = run.config, run.config.memory
     shown: dict[str, list[str]] = {}
     for plugin in run.wiring.plugins:
-        shown.setdefault(plugin.kind, []).append(f"{plugin.name} {plugin.version}")
+        shown.setdefault(plugin.offer.kind, []).append(f"{plugin.offer.name} {plugin.offer.version}")
     plugins = [f"{kind} {' + '.join(names)}" for kind, names in shown.items()]
     half = -(-len(plugins) // 2)
     page_size, tokens = config.limits.page_size, (memory.pages - 1) * config.limits.page_size

@@ -18,7 +18,7 @@ def blame(error: BaseException, wiring: WiringPlan, doing: str) -> SrtError:
     """
     if isinstance(error, SrtError):
         return error
-    packages = {plugin.value.partition(":")[0].partition(".")[0]: plugin.part for plugin in wiring.plugins}
+    packages = {plugin.offer.value.partition(":")[0].partition(".")[0]: plugin.part for plugin in wiring.plugins}
     part = "engine"
     tail = traceback.extract_tb(error.__traceback__)
     for frame, _ in traceback.walk_tb(error.__traceback__):

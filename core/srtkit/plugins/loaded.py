@@ -30,7 +30,7 @@ class LoadedPlugins:
 
     def all(self, kind: str, role: str = "use") -> tuple[LoadedPlugin, ...]:
         """The chosen plugins of a kind in one role, in the file's order; possibly none."""
-        return tuple(p for p in self.plugins if (p.wired.kind, p.wired.role, p.wired.owner) == (kind, role, ""))
+        return tuple(p for p in self.plugins if (p.wired.offer.kind, p.wired.role, p.wired.owner) == (kind, role, ""))
 
     def one(self, kind: str, role: str = "use") -> LoadedPlugin:
         """The chosen plugin of a kind in one role; `PluginNotFound` when the plan has none."""
@@ -52,12 +52,13 @@ def load_wiring(plan: WiringPlan) -> LoadedPlugins:
 
 
 def _load(wired: WiredPlugin) -> LoadedPlugin:
+    offer = wired.offer
     try:
-        version = importlib.metadata.version(wired.distribution)
+        version = importlib.metadata.version(offer.distribution)
     except importlib.metadata.PackageNotFoundError:
         version = "none"
-    _same(wired, f"{wired.distribution} {wired.version}", f"{wired.distribution} {version}")
-    descriptor = load(wired.offer)
+    _same(wired, f"{offer.distribution} {offer.version}", f"{offer.distribution} {version}")
+    descriptor = load(offer)
     _same(wired, f"contract {wired.contract}", f"contract {descriptor.contract}")
     try:
         options = descriptor.options.model_validate(wired.options)

@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 
 from srtkit.plugins.registry import Offer
-from srtkit.spec.versions import CONTRACTS
 
 
 @dataclass(frozen=True)
@@ -20,11 +19,7 @@ class WiredPlugin:
     another one needs it is that need's role, and `owner` is the other's `id` ("" for all else).
     """
 
-    kind: str
-    name: str
-    distribution: str
-    version: str
-    value: str
+    offer: Offer
     contract: str
     options: dict[str, Any]
     role: str = "use"
@@ -33,19 +28,13 @@ class WiredPlugin:
     @property
     def part(self) -> str:
         """How messages name it: "attention:aiter"."""
-        return f"{self.kind}:{self.name}"
+        return self.offer.part
 
     @property
     def id(self) -> str:
         """Unique in its plan: "attention:aiter", "attention:torch@shadow", "prefix_cache:hiradix/…"."""
         local = self.part if self.role == "use" else f"{self.part}@{self.role}"
         return f"{self.owner}/{local}" if self.owner else local
-
-    @property
-    def offer(self) -> Offer:
-        """The entry point it came from."""
-        contract = CONTRACTS[self.kind]
-        return Offer(self.kind, self.name, contract.major, contract.group, self.value, self.distribution, self.version)
 
 
 @dataclass(frozen=True)

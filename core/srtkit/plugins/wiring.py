@@ -153,17 +153,7 @@ class _Wirer:
             options: BaseModel = descriptor.options.model_validate(want.table)
         except ValidationError as error:
             raise config_error(error, descriptor.options, self.settings.origin, want.prefix) from None
-        wired = WiredPlugin(
-            kind=offer.kind,
-            name=offer.name,
-            distribution=offer.distribution,
-            version=offer.version,
-            value=offer.value,
-            contract=descriptor.contract,
-            options=options.model_dump(mode="json"),
-            role=want.role,
-            owner=want.owner,
-        )
+        wired = WiredPlugin(offer, descriptor.contract, options.model_dump(mode="json"), want.role, want.owner)
         with calling(offer):
             needs = list(descriptor.needs(options))
         result: list[WiredPlugin] = []

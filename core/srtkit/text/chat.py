@@ -68,11 +68,7 @@ class ChatTemplate:
         self._wants_parts = not self._shows(_PROBE) and self._shows([{"type": "text", "text": _PROBE}])
 
     def render(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        add_generation_prompt: bool = True,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        **variables: Any,
+        self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True, **variables: Any
     ) -> str:
         """The prompt, BOS included where the template writes one: encode it without special tokens.
 
@@ -80,7 +76,7 @@ class ChatTemplate:
         further names for the template ("enable_thinking"). Raises `ChatError`, `Unsupported` without a template.
         """
         converted = [self._converted(message) for message in messages]
-        return self._render(converted, {**variables, "add_generation_prompt": add_generation_prompt, "tools": tools})
+        return self._render(converted, variables | {"add_generation_prompt": add_generation_prompt})
 
     def _render(self, messages: list[dict[str, Any]], names: Mapping[str, Any]) -> str:
         if self._template is None:
@@ -101,13 +97,9 @@ class ChatTemplate:
             return False
 
     def _converted(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        content = message.get("content")
-        if isinstance(content, str):
-            return {**message, "content": [{"type": "text", "text": content}]} if self._wants_parts else {**message}
-        if not isinstance(content, Sequence):
-            return {**message}
-        for part in content:
-            if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-                kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-                raise ChatError(_PART, f"a content part is of type {kind!r}", "send text parts only")
-        return {**message, "content": list(content) if self._wants_parts else "\n".join(p["text"] for p in content)}
+        content = message["content"]
+        parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        for part in parts:
+            if part.get("type") != "text" or not isinstance(part.get("text"), str):
+                raise ChatError(_PART, f"a content part is of type {part.get('type')!r}", "send text parts only")
+        return {**message, "content": parts if self._wants_parts else "\n".join(part["text"] for part in parts)}

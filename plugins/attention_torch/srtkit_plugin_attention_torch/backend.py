@@ -42,6 +42,7 @@ class TorchAttention(AttentionBackend):
     def __init__(self, build: AttentionBuild) -> None:
         assert isinstance(build.options, Options)
         self._spec = spec = build.group.spec
+        self._platform = build.platform
         self._device = build.platform.device(build.device_index)
         self._page_tokens = build.layout.page_tokens
         self._names = ("k", "v") if spec.mla is None else ("latent", "rope")
@@ -60,11 +61,12 @@ class TorchAttention(AttentionBackend):
         self._parts = AttentionParts(dense=DenseTorch(spec, self.entries), mover=MoverTorch(self.entries))
 
     def new_plan(self, limits: Limits) -> TorchPlan:
-        """Buffers for the longest sequence and the largest step, on the fast path only."""
+        """Buffers for the longest sequence and the largest step, on the fast path only. Raises `OutOfMemory`."""
         if not self._fast:
             return TorchPlan(None)
         gathered = max(self._gather_budget(), limits.max_context, limits.max_tokens)
-        return TorchPlan(fast_path.Buffers(self._heads, gathered, limits.max_tokens, self._dtype))
+        buffers = fast_path.Buffers(self._platform, self._heads, gathered, limits.max_tokens, self._dtype)
+        return TorchPlan(buffers)
 
     def fill(self, plan: AttentionPlan, batch: Batch, view: GroupView) -> None:
         """Cut the step into pieces, or keep it for the reference path. Mutates `plan` only.

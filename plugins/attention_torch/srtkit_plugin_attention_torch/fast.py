@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from srtkit.spec.platform import Platform
 from srtkit_plugin_attention_torch.pieces import Piece, Place, Slots
 from srtkit_plugin_attention_torch.reference import visible
 
@@ -37,16 +38,15 @@ class Heads:
 
 
 class Buffers:
-    """Memory of one plan: gathered keys and values [tokens, kv_heads, head_dim], and partial results in float32.
+    """Memory of one plan: gathered keys and values [tokens, kv_heads, head_dim], and partial results in float32."""
 
-    Untouched parts cost nothing: the kernel of the operating system gives a page at its first use.
-    """
-
-    def __init__(self, heads: Heads, gathered: int, tokens: int, dtype: torch.dtype) -> None:
-        self.k = torch.empty(gathered, heads.kv_heads, heads.head_dim, dtype=dtype)
-        self.v = torch.empty_like(self.k)
-        self.out = torch.empty(tokens, heads.kv_heads, heads.ratio, heads.head_dim)
-        self.lse = torch.empty(tokens, heads.kv_heads, heads.ratio, 1)
+    def __init__(self, platform: Platform, heads: Heads, gathered: int, tokens: int, dtype: torch.dtype) -> None:
+        keys = (gathered, heads.kv_heads, heads.head_dim)
+        self.k = platform.allocate("workspace", keys, dtype)
+        self.v = platform.allocate("workspace", keys, dtype)
+        partial = (tokens, heads.kv_heads, heads.ratio)
+        self.out = platform.allocate("workspace", (*partial, heads.head_dim), torch.float32)
+        self.lse = platform.allocate("workspace", (*partial, 1), torch.float32)
 
 
 class StoredKeys:

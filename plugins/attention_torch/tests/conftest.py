@@ -33,7 +33,12 @@ from srtkit.spec.layers import DTYPES
 from srtkit.spec.platform import Platform
 
 Doubles = npt.NDArray[np.float64]
-PLATFORM = cast("Platform", SimpleNamespace(device=lambda index: torch.device("cpu")))
+PLATFORM = cast(
+    "Platform",
+    SimpleNamespace(
+        device=lambda index: torch.device("cpu"), allocate=lambda tag, shape, dtype: torch.zeros(*shape, dtype=dtype)
+    ),
+)
 CANARY = 77.0
 GARBAGE = 1e4
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Callable, Sequence
 from math import prod
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -18,12 +19,15 @@ from srtkit.spec.platform import ArenaTag
 
 
 class Arenas:
-    """All blocks of one process. `available` says how many bytes the machine can still give."""
+    """All blocks of one process; a block ends with its last tensor.
+
+    `available` says how many bytes the machine can still give.
+    """
 
     def __init__(self, part: str, available: Callable[[], int]) -> None:
         self._part = part
         self._available = available
-        self._blocks: dict[ArenaTag, list[mmap.mmap]] = {}
+        self._blocks: dict[ArenaTag, WeakSet[mmap.mmap]] = {}
         self._released: set[ArenaTag] = set()
 
     def reserved(self) -> dict[ArenaTag, int]:
@@ -46,7 +50,7 @@ class Arenas:
         if n_bytes == 0:
             return torch.zeros(tuple(shape), dtype=dtype)
         block = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self._blocks.setdefault(tag, []).append(block)
+        self._blocks.setdefault(tag, WeakSet()).add(block)
         return torch.frombuffer(block, dtype=torch.uint8).view(dtype).view(tuple(shape))
 
     def release(self, tag: ArenaTag) -> None:
@@ -58,7 +62,3 @@ class Arenas:
     def restore(self, tag: ArenaTag) -> None:
         """Use the arena again; it reads as zeros."""
         self._released.discard(tag)
-
-    def close(self) -> None:
-        """Forget all blocks; each is unmapped with its last tensor."""
-        self._blocks.clear()

@@ -87,20 +87,26 @@ def test_release_leaves_other_arenas_alone(platform: Platform) -> None:
     assert bool((weights == 7).all())
 
 
-def test_blocks_outlive_close_while_they_are_held(platform: Platform) -> None:
-    block = platform.allocate("kv", (MIB,), torch.uint8)
-    platform.close()
-    assert int(block.fill_(3).sum()) == 3 * MIB
+def test_a_block_ends_with_its_last_tensor() -> None:
+    arenas = Arenas("platform:cpu", lambda: 8 * MIB)
+    block = arenas.allocate("kv", (4, MIB), torch.uint8)
+    row = block[2]
+    del block
+    assert arenas.reserved() == {"kv": 4 * MIB}
+    assert int(row.fill_(3).sum()) == 3 * MIB
+    del row
+    assert arenas.reserved() == {"kv": 0}
 
 
 def test_out_of_memory_states_the_figures() -> None:
     arenas = Arenas("platform:cpu", lambda: 3 * MIB)
-    arenas.allocate("weights", (MIB,), torch.float16)
+    weights = arenas.allocate("weights", (MIB,), torch.float16)
     with pytest.raises(OutOfMemory, match=r"kv wants 2,097,152 B, 2,097,152 B are reserved, and 3,145,728 B are avail"):
         arenas.allocate("kv", (2 * MIB,), torch.uint8)
     assert arenas.reserved() == {"weights": 2 * MIB}
     arenas.release("weights")
-    arenas.allocate("kv", (2 * MIB,), torch.uint8)
+    assert arenas.allocate("kv", (2 * MIB,), torch.uint8).shape == (2 * MIB,)
+    assert weights.shape == (MIB,)
 
 
 def test_the_real_machine_runs_out_too(platform: Platform) -> None:

@@ -1,0 +1,83 @@
+"""What a check is: an id, the clause it tests, and a body that looks at one plugin. Knows no kind and no runner.
+
+A body returns figures worth reporting (or None), returns `Refused` when the plugin declares that it cannot do
+this and refused as it must, and raises `Failed` for everything else. There is no skip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+from srtkit_conformance.target import Target
+
+Figures = Mapping[str, float | int | str]
+
+
+class Failed(AssertionError):
+    """The plugin does not do what the clause says. `observed` and `limit` are shown beside the message."""
+
+    def __init__(self, message: str, *, observed: object = None, limit: object = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.observed = observed
+        self.limit = limit
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Declared as a no, asked for anyway, and refused with `Unsupported` before the step."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Informational:
+    """Worth knowing, neither good nor bad: e.g. works although declared as a no."""
+
+    message: str
+    figures: Figures = field(default_factory=dict)
+
+
+Outcome = Figures | Refused | Informational | None
+Body = Callable[[Target], Outcome]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check. `isolated`: it runs in a child process, since a faulty plugin may crash or hang in it.
+
+    `id` is stable and starts with the kind ("attention.window"); `level` is the lowest that runs it;
+    `clause` names the contract's sentence; `explain` gives typical causes of a failure.
+    """
+
+    id: str
+    kind: str
+    level: int
+    clause: str
+    explain: str
+    body: Body
+    isolated: bool = False
+    seconds: float = 60.0
+
+
+def check(id_: str, *, level: int, clause: str, explain: str, isolated: bool = False, seconds: float = 60.0) -> Any:
+    """Turn a body into a `Check`; its kind is the id's first part."""
+
+    def made(body: Body) -> Check:
+        return Check(id_, id_.partition(".")[0], level, clause, explain, body, isolated, seconds)
+
+    return made
+
+
+def checks_of(module: ModuleType) -> tuple[Check, ...]:
+    """The checks a module defines, in order of definition."""
+    return tuple(value for value in vars(module).values() if isinstance(value, Check))
+
+
+def expect(condition: bool, message: str, *, observed: object = None, limit: object = None) -> None:
+    """Raise `Failed` unless `condition` holds."""
+    if not condition:
+        raise Failed(message, observed=observed, limit=limit)

@@ -1,0 +1,1 @@
+"""The checks, one module (or folder) a kind."""

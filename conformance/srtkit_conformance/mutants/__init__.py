@@ -1,0 +1,1 @@
+"""Wrong plugins and legal variants, one module a kind: they prove the suite."""

@@ -1,0 +1,49 @@
+"""The plugin under test: its descriptor and options, the device it runs on, and a seed. Knows no kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel
+
+from srtkit.spec.facts import DeviceFacts
+from srtkit.spec.platform import Platform, PlatformBuild, PlatformDescriptor
+
+
+@dataclass(frozen=True)
+class Target:
+    """`descriptor` is the kind's own type. `folder` is private to this run, for files and sockets."""
+
+    kind: str
+    name: str
+    descriptor: Any
+    options: BaseModel
+    facts: DeviceFacts
+    platform_descriptor: PlatformDescriptor
+    folder: Path
+    seed: int = 0
+    distribution: str = ""
+    version: str = ""
+    device_index: int = 0
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def part(self) -> str:
+        """How messages name it: "attention:aiter"."""
+        return f"{self.kind}:{self.name}"
+
+    def platform(self) -> Platform:
+        """A new platform object for the device under test."""
+        descriptor = self.platform_descriptor
+        return descriptor.build(PlatformBuild(self.facts, descriptor.options()))
+
+    def rng(self, salt: str = "") -> np.random.Generator:
+        """Random numbers that depend on the run's seed and `salt` only."""
+        return np.random.default_rng([self.seed, *salt.encode()])
+
+    def with_descriptor(self, name: str, descriptor: Any) -> Target:
+        """The same circumstances for another plugin of the kind: how mutants are run."""
+        return replace(self, name=name, descriptor=descriptor, options=descriptor.options(), distribution="")
