@@ -69,7 +69,6 @@ class Component:
 
     `reach`: "all" (every earlier token is needed), "window" (only the last `window` tokens),
     "snapshot" (only a state at a boundary). `lookahead` n makes it valid n tokens less far.
-    `pages_only_in_window` of a window component may be freed early.
     """
 
     name: str
