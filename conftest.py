@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 from hypothesis import settings
+
+# Tests share their cores: without it OpenMP's barriers spin through whole time slices (see platform_cpu).
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 # The same examples on every run, and no verdict that depends on how busy the machine is.
 settings.register_profile("house", deadline=None, derandomize=True)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from types import ModuleType
 
 from srtkit_conformance.check import Check, checks_of
 from srtkit_conformance.mutant import Mutant, mutants_of
@@ -21,44 +24,78 @@ KINDS = (
 )
 """Kinds the suite certifies."""
 
-SUITE = "srtkit_conformance"
+REFERENCES: dict[str, tuple[str, ...]] = {
+    "attention": ("torch",),
+    "recurrent": ("torch",),
+    "prefix_cache": ("radix", "chunk"),
+    "graph_runner": ("eager",),
+    "model_loader": ("safetensors", "gguf", "dummy"),
+    "transport": ("zmq", "inproc"),
+    "platform": ("cpu",),
+    "ops": ("cpu",),
+    "models": ("models",),
+    "loading": ("toy",),
+}
+"""Plugins of this repository that run anywhere: they pass every check, and each check passes on one of them."""
+
+LOADING = "loading"
+"""Checks that every kind shares. By themselves they are a suite, too: that of a toy plugin made of text."""
+
+PACKAGE = "srtkit_conformance"
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Checks and mutants by module name, so that a child process can import the same ones."""
+
+    kind: str
+    check_modules: tuple[str, ...]
+    mutant_modules: tuple[str, ...] = ()
+
+    def checks(self) -> tuple[Check, ...]:
+        """Every check in order of definition, those of loading under the kind's name. Ids are unique."""
+        found = [one for module in _imported(self.check_modules) for one in checks_of(module)]
+        named = [one if one.kind == self.kind else _for_kind(one, self.kind) for one in found]
+        ids = [one.id for one in named]
+        assert len(set(ids)) == len(ids), f"a check id of {self.kind} is used twice"
+        return tuple(named)
+
+    def mutants(self) -> tuple[Mutant, ...]:
+        """Every mutant and legal variant. Ids are unique."""
+        found = tuple(one for module in _imported(self.mutant_modules) for one in mutants_of(module))
+        assert len({one.id for one in found}) == len(found), f"a mutant id of {self.kind} is used twice"
+        return found
+
+
+def suite_for(kind: str) -> Suite:
+    """The suite of a kind, or of `LOADING` alone."""
+    own = tuple(_modules("checks", kind))
+    shared = () if kind == LOADING else tuple(_modules("checks", LOADING))
+    return Suite(kind, shared + own, tuple(_modules("mutants", kind)))
 
 
 def checks_for(kind: str) -> tuple[Check, ...]:
     """Every check of a kind, those of loading and hygiene first. Ids are unique."""
-    found: list[Check] = []
-    for module in _modules("checks", ("loading", kind)):
-        for one in checks_of(module):
-            found.append(one if one.kind == kind else _for_kind(one, kind))
-    ids = [one.id for one in found]
-    assert len(set(ids)) == len(ids), f"a check id of {kind} is used twice"
-    return tuple(found)
+    return suite_for(kind).checks()
 
 
 def mutants_for(kind: str) -> tuple[Mutant, ...]:
     """Every mutant and legal variant of a kind."""
-    return tuple(one for module in _modules("mutants", (kind,)) for one in mutants_of(module))
+    return suite_for(kind).mutants()
 
 
 def _for_kind(check: Check, kind: str) -> Check:
     """A check that every kind shares, under the kind's name: "attention.loading.light"."""
-    return Check(
-        id=f"{kind}.{check.id}",
-        kind=kind,
-        level=check.level,
-        clause=check.clause,
-        explain=check.explain,
-        body=check.body,
-        isolated=check.isolated,
-        seconds=check.seconds,
-    )
+    return replace(check, id=f"{kind}.{check.id}", kind=kind)
 
 
-def _modules(part: str, names: tuple[str, ...]):  # type: ignore[no-untyped-def]
-    for name in names:
-        path = f"{SUITE}.{part}.{name}"
-        if importlib.util.find_spec(path) is None:
-            continue
-        package = importlib.import_module(path)
-        submodules = getattr(package, "MODULES", ())
-        yield from [importlib.import_module(f"{path}.{one}") for one in submodules] or [package]
+def _modules(part: str, name: str) -> Iterator[str]:
+    path = f"{PACKAGE}.{part}.{name}"
+    if importlib.util.find_spec(path) is None:
+        return
+    submodules: tuple[str, ...] = vars(importlib.import_module(path)).get("MODULES", ())
+    yield from [f"{path}.{one}" for one in submodules] or [path]
+
+
+def _imported(names: tuple[str, ...]) -> Iterator[ModuleType]:
+    return (importlib.import_module(name) for name in names)

@@ -26,6 +26,10 @@ class Failed(AssertionError):
         self.limit = limit
 
 
+class SuiteError(Exception):
+    """The suite itself is at fault, not the plugin: e.g. a kit's own reference contradicts itself."""
+
+
 @dataclass(frozen=True)
 class Refused:
     """Declared as a no, asked for anyway, and refused with `Unsupported` before the step."""

@@ -15,7 +15,10 @@ from srtkit.spec.platform import Platform, PlatformBuild, PlatformDescriptor
 
 @dataclass(frozen=True)
 class Target:
-    """`descriptor` is the kind's own type. `folder` is private to this run, for files and sockets."""
+    """`descriptor` is the kind's own type. `folder` is private to one check, for files and sockets.
+
+    `group` and `value` are those of the entry point, "" for a plugin that was not loaded from one.
+    """
 
     kind: str
     name: str
@@ -27,6 +30,8 @@ class Target:
     seed: int = 0
     distribution: str = ""
     version: str = ""
+    group: str = ""
+    value: str = ""
     device_index: int = 0
     extra: dict[str, Any] = field(default_factory=dict)
 
@@ -46,4 +51,5 @@ class Target:
 
     def with_descriptor(self, name: str, descriptor: Any) -> Target:
         """The same circumstances for another plugin of the kind: how mutants are run."""
-        return replace(self, name=name, descriptor=descriptor, options=descriptor.options(), distribution="")
+        options = descriptor.options()
+        return replace(self, name=name, descriptor=descriptor, options=options, distribution="", group="", value="")

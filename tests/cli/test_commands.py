@@ -100,7 +100,6 @@ def test_list_as_json(site: Site, srt: Srt) -> None:
                 "kind": "attention",
                 "name": "toy",
                 "major": 1,
-                "group": "srtkit.attention.v1",
                 "value": "toy_attention_toy",
                 "distribution": "toy-attention-toy",
                 "version": "1.0",

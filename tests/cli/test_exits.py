@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import re
 from pathlib import Path
 
@@ -38,6 +39,19 @@ def test_every_error_class_has_its_row_and_every_row_its_class() -> None:
     }
     assert codes.keys().isdisjoint(others)
     assert documented() == codes | others
+
+
+def test_errors_that_live_beside_their_part_have_a_documented_code() -> None:
+    for module in ("serve.frontend", "text.chat", "parallel.launch"):
+        importlib.import_module(f"srtkit.{module}")
+    found, todo = set(), [errors.SrtError]
+    while todo:
+        error = todo.pop()
+        todo += error.__subclasses__()
+        if error.__module__.startswith("srtkit."):
+            found.add(error)
+    assert {"QueueFull", "ChatError", "PortInUse"} <= {error.__name__ for error in found}
+    assert {error.exit_code for error in found} <= documented().keys()
 
 
 @pytest.mark.parametrize(

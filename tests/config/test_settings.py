@@ -139,7 +139,8 @@ def test_a_set_text_stays_what_was_typed(text: str, value: str) -> None:
 
 
 def test_variables_without_a_table_belong_to_others() -> None:
-    load_settings(None, [SOURCE], {"SRT_HOME": "/x", "PATH": "/y"})
+    settings = load_settings(None, [SOURCE], {"SRT_HOME": "/x", "PATH": "/y", "SRT_SERVER__PORT": ""})
+    assert settings == load_settings(None, [SOURCE], {})
 
 
 # --- mistakes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -25,6 +26,14 @@ def srtkit_attention():
 """
 
 Start = Callable[..., AbstractContextManager[LiveServer]]
+
+
+@pytest.fixture(autouse=True)
+def _sigterm() -> Iterator[None]:
+    """`srt serve`, run in this process until it fails, sets a handler."""
+    handler = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, handler)
 
 
 @pytest.fixture(scope="session")

@@ -17,9 +17,10 @@ import pytest
 
 from srtkit.cli import exits
 from srtkit.cli.main import main
+from srtkit.parallel.launch import GRACE_SECONDS
 from srtkit.spec.errors import EngineError
 from tests.live import LiveServer
-from tests.live_server.clients import complete, events, metrics, read_rest, send, wait_until
+from tests.live_server.clients import events, metrics, read_rest, send, wait_until
 from tests.live_server.conftest import Start
 
 
@@ -68,26 +69,25 @@ def test_a_killed_server_takes_its_rank_along(start: Start, folders: Path) -> No
     assert list(folders.iterdir()) == [folders / "brake"]
 
 
-def test_sigterm_ends_it_in_order_and_open_requests_with_it(start: Start, folders: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "code", "seconds"),
+    [(signal.SIGTERM, exits.TERMINATED, GRACE_SECONDS + 5), (signal.SIGINT, exits.INTERRUPTED, 5)],
+    ids=["SIGTERM", "Ctrl-C"],
+)
+def test_a_signal_ends_it_in_order_and_open_requests_with_it(
+    start: Start, folders: Path, number: int, code: int, seconds: float
+) -> None:
     with busy(start, folders / "brake") as (server, streams):
-        os.killpg(server.pid, signal.SIGTERM)  # as a service manager does: the rank gets it, too
+        os.killpg(server.pid, number)  # as terminals and service managers do: the rank gets it, too
         ends = [read_rest(stream) for stream in streams]
-        assert server.process.wait(10) == exits.TERMINATED
+        assert server.process.wait(seconds) == code
         assert "Traceback" not in server.output()
+        assert server.output().endswith("error: stopped by Ctrl-C\n") == (number == signal.SIGINT)
         for end in ends:
             *_, last, done = events(end)
             assert json.loads(last)["choices"][0]["finish_reason"] == "abort"
             assert done == "[DONE]"
     assert list(folders.iterdir()) == [folders / "brake"]
-
-
-def test_ctrl_c_ends_it_in_order(start: Start, folders: Path) -> None:
-    with start() as server:
-        os.killpg(server.pid, signal.SIGINT)  # as a terminal does
-        assert server.process.wait(10) == exits.INTERRUPTED
-        assert server.output().endswith("error: stopped by Ctrl-C\n")
-        assert "Traceback" not in server.output()
-    assert list(folders.iterdir()) == []
 
 
 def test_a_signal_during_the_start_ends_it_in_order(config: Path, folders: Path) -> None:
@@ -104,17 +104,10 @@ def test_a_signal_during_the_start_ends_it_in_order(config: Path, folders: Path)
 
 
 def test_a_taken_port_is_noticed_before_weights_are_read(
-    server: LiveServer, model: Path, config: Path, capsys: pytest.CaptureFixture[str]
+    server: LiveServer, config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    port = server.base_url.rpartition(":")[2]
+    port, children = server.base_url.rpartition(":")[2], psutil.Process().children()
     code = main(["serve", "--config", str(config), "--set", f"server.port={port}"])
     assert code == exits.PORT_IN_USE
     assert f"error: server.port: port {port} on 127.0.0.1 is in use" in capsys.readouterr().err
-    assert psutil.Process().children() == [psutil.Process(server.pid)]  # no rank was started
-
-
-def test_two_servers_side_by_side(server: LiveServer, start: Start) -> None:
-    with start() as other:
-        assert other.base_url != server.base_url
-        assert complete(other, "Both say", 20) == complete(server, "Both say", 20)
-    assert complete(server, "Both say", 20)
+    assert psutil.Process().children() == children  # no rank was started

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 
@@ -17,7 +17,6 @@ from srtkit.parallel.launch import BUSY_SECONDS
 from tests.live import LiveServer, live_server
 from tests.live_server import tiny
 from tests.live_server.clients import complete, metrics, wait_for_rest, wait_until
-from tests.live_server.conftest import Start
 from tests.plugins.toys import Site
 
 MIB = 1 << 20
@@ -69,17 +68,30 @@ def test_a_request_of_one_token_shows_in_the_figures(server: LiveServer) -> None
 
 def test_memory_does_not_grow_with_requests(server: LiveServer) -> None:
     processes = [psutil.Process(server.pid), psutil.Process(server.children[0])]
-    prompts = [f"Number {i}, " * 5 for i in range(20)]
 
-    def resident(rounds: int) -> list[int]:
-        with ThreadPoolExecutor(8) as pool:
-            list(pool.map(lambda prompt: complete(server, prompt, 4), prompts * rounds))
-        return [process.memory_info().rss for process in processes]
+    def after(requests: int) -> list[tuple[int, int]]:
+        """Resident bytes and open files of each process."""
+        with httpx.Client(base_url=server.base_url, timeout=30) as client:
+            for i in range(requests):
+                body = {"prompt": f"Number {i % 20}, " * 5, "max_tokens": 4, "stream": i % 2 == 0}
+                assert client.post("/v1/completions", json=body).status_code == 200
+        return [(process.memory_info().rss, process.num_fds()) for process in processes]
 
-    before = resident(4)
-    for process, grown in zip(processes, resident(15), strict=True):
-        assert grown - before.pop(0) < 12 * MIB, process
-    assert all(process.num_fds() < 100 for process in processes)
+    for (rss, files), (rss_then, files_then) in zip(after(60), after(300), strict=True):
+        assert rss_then - rss < 4 * MIB
+        assert files_then <= files
+
+
+def test_a_busy_server_prints_a_line_now_and_then(server: LiveServer) -> None:
+    complete(server, "Busy", 5)
+    wait_until(lambda: "\nrunning " in server.output(), 2 * BUSY_SECONDS)
+    (line, *_) = [line for line in server.output().splitlines() if line.startswith("running ")]
+    number = r"[\d,]+"
+    assert re.fullmatch(
+        rf"running {number} · waiting {number} · pages {number} used \+ {number} cached of {number} · "
+        rf"hits ({number} %|-) · in {number} tok/s · out {number} tok/s",
+        line,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +100,7 @@ def degraded(model: Path, site: Site) -> Iterator[LiveServer]:
     sets = {
         "platform.use": "cpu",
         "platform.options.threads": "1",
-        "memory.kv_gib": "0.001",
+        "memory.kv_gib": "0.0003",
         "attention.use": "unimportable",
         "attention.fallback": "torch",
         "server.access_log": "true",
@@ -104,6 +116,13 @@ def test_a_bare_model_is_served_as_the_file_that_is_printed(degraded: LiveServer
     assert complete(degraded, "Hello", 5)
     listed = httpx.get(f"{degraded.base_url}/v1/models").json()["data"]
     assert [one["id"] for one in listed] == ["tiny-llama"]  # the source's last part
+
+
+def test_two_servers_run_side_by_side(degraded: LiveServer, server: LiveServer) -> None:
+    assert degraded.base_url != server.base_url
+    assert len({*degraded.children, *server.children}) == 2
+    assert complete(degraded, "Both", 8)
+    assert complete(server, "Both", 8)
 
 
 def test_a_fallback_in_use_is_no_secret(degraded: LiveServer) -> None:
@@ -130,17 +149,6 @@ def test_the_access_log_is_off_unless_asked_for(degraded: LiveServer, server: Li
         httpx.get(f"{one.base_url}/v1/models")
     wait_until(lambda: "GET /v1/models" in degraded.output())
     assert "GET /v1/models" not in server.output()
-
-
-def test_a_busy_server_prints_a_line_now_and_then(start: Start, tmp_path: Path) -> None:
-    (tmp_path / "brake").touch()
-    with start({"attention.use": "wrapped", "attention.options.brake": str(tmp_path / "brake")}) as server:
-        body = {"prompt": "Go on", "max_tokens": 1900, "ignore_eos": True, "stream": True}
-        with httpx.stream("POST", f"{server.base_url}/v1/completions", json=body, timeout=30):
-            wait_until(lambda: "\nrunning 1 · waiting 0 · pages " in server.output(), 2 * BUSY_SECONDS)
-        (line,) = [line for line in server.output().splitlines() if line.startswith("running ")]
-        assert "hits 0 %" in line
-        assert "tok/s" in line
 
 
 @pytest.mark.model

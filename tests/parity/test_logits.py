@@ -18,6 +18,7 @@ from srtkit.spec.step_plan import Column
 from tests.parity.conftest import FLOAT32, QUICKSTART
 from tests.parity.make_reference import model_path
 from tests.parity.reference import Case
+from tests.scheduler.invariants import check
 
 TOLERANCE = 2e-4  # relative, L2
 
@@ -55,7 +56,7 @@ def prefill_logits(built: Built, prompts: list[list[int]]) -> list[Tensor]:
         slots = plan.column(Column.ROW_SLOT)[handle.rows].tolist()
         if handle.logits is not None:
             found |= {started[slot]: logits.clone() for slot, logits in zip(slots, handle.logits, strict=True)}
-        scheduler.check()
+        check(scheduler)
     return [found[rid] for rid in range(len(prompts))]
 
 

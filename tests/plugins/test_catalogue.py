@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from srtkit.plugins.catalogue import DEFAULTS, OFFICIAL, official_distribution
+from srtkit.plugins.catalogue import CPU_SET, DEFAULTS, OFFICIAL, official_distribution
 from srtkit.spec.versions import CONTRACTS
 from tools.dists import find
 
@@ -27,3 +27,9 @@ def test_defaults_are_official_plugins_of_known_kinds() -> None:
 def test_nobody_else_gets_an_official_distribution() -> None:
     assert official_distribution("attention", "mykernel") == ""
     assert official_distribution("nokind", "torch") == ""
+
+
+def test_the_set_that_remedies_name_exists() -> None:
+    core = next(dist for dist in find() if dist.name == "srtkit-core")
+    sets = [f"pip install 'srtkit-core[{name}]'" for name in core.project["optional-dependencies"]]
+    assert CPU_SET in sets

@@ -114,7 +114,7 @@ def test_options_that_the_plugin_reads_differently_here_are_an_error(plan: Wirin
 
 
 def test_ids_are_unique_by_role_and_owner() -> None:
-    plugin = WiredPlugin(Offer("attention", "torch", 1, "srtkit.attention.v1", "m", "d", "1"), "1.0", {})
+    plugin = WiredPlugin(Offer("attention", "torch", 1, "m", "d", "1"), "1.0", {})
     shadow = replace(plugin, role="shadow")
     inner = replace(plugin, role="inner", owner=shadow.id)
     assert [p.id for p in (plugin, shadow, inner)] == [

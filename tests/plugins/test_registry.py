@@ -23,7 +23,6 @@ def test_an_offer_keeps_distribution_version_and_entry_point(site: Site) -> None
         kind="attention",
         name="my-kernel",
         major=1,
-        group="srtkit.attention.v1",
         value="toy_module:door",
         distribution="toy-dist",
         version="1.2.post3",

@@ -150,7 +150,6 @@ def scenarios(draw: st.DrawFn) -> tuple[SchedulerLimits, str, int, list[tuple]]:
     least = -(-max_context // page_size)
     limits = SchedulerLimits(
         max_running=draw(st.integers(1, 8)),
-        max_waiting=1000,
         chunk_tokens=draw(st.integers(1, 60)),
         max_context=max_context,
         page_size=page_size,

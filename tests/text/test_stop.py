@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from srtkit.spec.errors import ConfigError
 from srtkit.text.stop import StopMatcher
 
 WORDS = st.text(alphabet="abé", min_size=1, max_size=5)
@@ -63,8 +61,3 @@ def test_a_long_stop_string_costs_little() -> None:
     text = "ab" * 5000
     assert "".join(matcher.push(char) for char in text[:4000]) == ""
     assert matcher.push("x") == text[:4000] + "x"
-
-
-def test_an_empty_stop_string_is_refused() -> None:
-    with pytest.raises(ConfigError, match="empty"):
-        StopMatcher(["a", ""])

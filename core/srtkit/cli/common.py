@@ -21,7 +21,7 @@ def add_settings(parser: argparse.ArgumentParser, *, file: bool = True) -> None:
         default=[],
         dest="sets",
         metavar="A.B=C",
-        help="one setting, over the file's; repeatable",
+        help="a setting, over the file's; repeatable",
     )
 
 

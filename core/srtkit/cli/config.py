@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from srtkit.cli.common import add_assume, add_settings, run_action
+from srtkit.cli.common import add_assume, add_settings, read_settings, run_action
 from srtkit.plugins.registry import discover
 
 EPILOG = """examples:
@@ -40,11 +40,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from srtkit.config.settings import load_settings
     from srtkit.plugins.wiring import wire
 
-    settings = load_settings(arguments.config, arguments.sets)
-    plan, facts, _ = wire(settings, discover(), assume=arguments.assume)
+    plan, facts, _ = wire(read_settings(arguments), discover(), assume=arguments.assume)
     print(f"{arguments.config}: fine, {len(plan.plugins)} plugins on {facts.name}")
     return 0
 

@@ -84,8 +84,7 @@ def _not_installed(registry: Registry) -> Iterator[Offer]:
     installed = {(offer.kind, offer.name) for offer in registry.offers}
     official = {(kind, name) for kind, names in OFFICIAL.items() for name in names}
     for kind, name in sorted(official - installed):
-        contract = CONTRACTS[kind]
-        yield Offer(kind, name, contract.major, contract.group, "", official_distribution(kind, name), "-")
+        yield Offer(kind, name, CONTRACTS[kind].major, "", official_distribution(kind, name), "-")
 
 
 def _show(arguments: argparse.Namespace) -> int:

@@ -34,7 +34,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until stopped."""
-
     registry = discover()
     settings = serve_settings(arguments, registry)
     registry.find("platform", settings.platform.use or "cpu")  # without any set this says what to install
@@ -48,9 +47,7 @@ def serve_settings(arguments: argparse.Namespace, registry: Registry) -> Setting
     from srtkit.config.init import initial_config
     from srtkit.config.settings import load_settings
 
-    target: str | None = arguments.target
-    file: Path | None = arguments.config
-    sets = list(arguments.sets)
+    target, file, sets = arguments.target, arguments.config, list(arguments.sets)
     if target and target.endswith(".toml"):
         if file:
             raise ConfigError("srt serve", f"got two files, {target} and {file}", "keep one")

@@ -5,6 +5,7 @@ The parent prepares; a rank gets `RankSpec`, the same facts as data, and arrives
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,15 +52,8 @@ class Run:
 
     def rank_spec(self, folder: Path) -> RankSpec:
         """What rank 0 is told."""
-        return RankSpec(
-            self.settings.model_dump(mode="json"),
-            self.wiring,
-            self.facts,
-            self.defaults,
-            str(self.path),
-            dict(self.description.config),
-            str(folder),
-        )
+        settings, config = self.settings.model_dump(mode="json"), dict(self.description.config)
+        return RankSpec(settings, self.wiring, self.facts, self.defaults, str(self.path), config, str(folder))
 
 
 def prepare(settings: Settings, *, assume: str | None = None) -> Run:
@@ -72,6 +66,11 @@ def prepare(settings: Settings, *, assume: str | None = None) -> Run:
     description = descriptor.describe(path, loader.options)
     config = resolve(settings, loaded, facts, defaults, description.config)
     return Run(settings, wiring, loaded, facts, defaults, path, description, config)
+
+
+def rank_environment(defaults: PlatformDefaults) -> dict[str, str]:
+    """This process's environment, completed by what the platform wants in a rank's."""
+    return {**defaults.environment, **os.environ}
 
 
 def restore(spec: RankSpec) -> tuple[Settings, LoadedPlugins, EngineConfig]:

@@ -181,9 +181,7 @@ class Settings(sources.BaseSettings):
     Built by `load_settings`, or by `model_validate*` in a child, which reads no environment and no file.
     """
 
-    model_config = sources.SettingsConfigDict(
-        extra="forbid", frozen=True, env_prefix=PREFIX, env_nested_delimiter="__", env_ignore_empty=True
-    )
+    model_config = sources.SettingsConfigDict(extra="forbid", frozen=True, env_prefix=PREFIX, env_nested_delimiter="__")
 
     model: ModelSection
     platform: OnePlugin = OnePlugin()
@@ -227,7 +225,7 @@ def load_settings(
     source.env_vars = {name.lower(): environ[name] for name in variables.values()}
     table: dict[str, Any] = {}
     try:
-        for layer in (base or {}, file, source(), *(_nested(key, value) for key, value in given)):
+        for layer in (base or {}, file, source(), *(above for _, above in given)):
             table = _over(table, layer)
         settings = Settings.model_validate(table)
     except ValidationError as error:
@@ -259,28 +257,25 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[KeyPath, str]]:
         raise ConfigError(str(path), f"is not valid TOML: {error}") from None
 
 
-def _set(text: str) -> tuple[KeyPath, Any]:
-    """Key and value of `a.b=c`. A value that opens like a TOML array, table or string is one."""
+def _set(text: str) -> tuple[KeyPath, dict[str, Any]]:
+    """Key and nested table of `a.b=c`. A value that opens like a TOML array, table or string is one."""
     key, equals, value = (part.strip() for part in text.partition("="))
     path = tuple(key.split("."))
     if not equals or not all(path):
         raise ConfigError("--set", f'"{text}" is not of the form a.b=value', "e.g. --set server.port=30001")
     try:
-        return path, tomllib.loads(f"x = {value}")["x"] if value.startswith(("[", "{", '"', "'")) else value
+        table: Any = tomllib.loads(f"x = {value}")["x"] if value.startswith(("[", "{", '"', "'")) else value
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"--set {text}", f"is not valid TOML: {error}", "quote a text as in TOML") from None
-
-
-def _nested(path: KeyPath, value: Any) -> dict[str, Any]:
     for name in reversed(path):
-        value = {name: value}
-    return dict(value)
+        table = {name: table}
+    return path, table
 
 
 def _variables(environ: Mapping[str, str]) -> dict[KeyPath, str]:
-    """Key → name of every `SRT_A__B`; an unknown table is an error. Names without a table belong to others."""
+    """Key → name of every `SRT_A__B` that is set; an unknown table is an error. Other `SRT_` names are not ours."""
     found: dict[KeyPath, str] = {}
-    for name in sorted(name for name in environ if name.upper().startswith(PREFIX)):
+    for name in sorted(name for name, value in environ.items() if value and name.upper().startswith(PREFIX)):
         section, *rest = name.lower().removeprefix(PREFIX.lower()).split("__")
         if section in Settings.model_fields:
             found[section, *rest] = name

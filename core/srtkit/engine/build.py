@@ -98,7 +98,6 @@ def build_engine(
     cache = cache_plugin.descriptor.build(PrefixCacheBuild(config.limits.page_size, (FULL,), cache_plugin.options))
     limits = SchedulerLimits(
         max_running=config.limits.max_rows,
-        max_waiting=settings.scheduler.max_waiting,
         chunk_tokens=settings.scheduler.chunk_tokens,
         max_context=config.limits.max_context,
         page_size=config.limits.page_size,

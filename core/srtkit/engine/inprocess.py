@@ -20,7 +20,7 @@ from typing import Any, Self, TypeVar
 
 from srtkit.config.prepare import Run, prepare
 from srtkit.config.settings import Settings, load_settings
-from srtkit.parallel.blame import blame
+from srtkit.parallel.blame import STARTING, STEPPING, blame
 from srtkit.serve.frontend import Frontend
 from srtkit.serve.generation import Generation, Piece, Prompt, TokenLogprob
 from srtkit.serve.model import serve_model
@@ -57,9 +57,7 @@ class Engine:
     """An engine in this process. Use `from_config`; close it, or use it as a context manager."""
 
     def __init__(self, settings: Settings) -> None:
-        # The queue is bounded to protect a server from its clients; here the caller is the only one.
-        queue = settings.scheduler.model_copy(update={"max_waiting": sys.maxsize})
-        run = prepare(settings.model_copy(update={"scheduler": queue}))
+        run = prepare(settings)
         self.model = serve_model(run)
         self._loop = asyncio.new_event_loop()
         self._opened = ExitStack()
@@ -68,6 +66,7 @@ class Engine:
         transport: Transport = plugin.descriptor.build(TransportBuild(folder, plugin.options))
         self._opened.callback(transport.close)
         inbox, outbox = transport.receiver("requests"), transport.sender("deltas")
+        # The queue is bounded to protect a server from its clients; here the caller is the only one.
         frontend = Frontend(transport.sender("requests"), self.model.tokenizer, sys.maxsize)
         self._service = Service(frontend, self.model, {}, settings.server, run.wiring.degraded)
         self._stop_pump = start_pump(transport.receiver("deltas"), self._service, self._loop)
@@ -194,14 +193,14 @@ class Engine:
             future.cancel()  # Ctrl-C while waiting: its pages are freed
 
     def _compute(self, run: Run, inbox: Receiver, outbox: Sender) -> None:
-        doing = "while starting"
+        doing = STARTING
         try:
             from srtkit.engine.build import build_engine  # torch, in the thread that computes
 
             built = build_engine(run.settings, run.loaded, run.facts, run.config, run.path, lambda done, total: None)
             loop = built.loop(inbox, outbox)
             self._ready.set()
-            doing = "during a step"
+            doing = STEPPING
             loop.run()
             built.close()
         except Exception as error:

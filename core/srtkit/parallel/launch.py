@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import logging
 import shutil
 import signal
 import socket
@@ -20,13 +21,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import msgspec
 import uvicorn
 import uvloop
 
-from srtkit.config.prepare import Run, prepare
+from srtkit.config.prepare import Run, prepare, rank_environment
 from srtkit.config.settings import Settings
 from srtkit.parallel.banner import banner, busy_line
 from srtkit.serve.app import create_app
@@ -43,7 +45,7 @@ READY_SECONDS = 1800.0
 STOP_SECONDS = 10.0
 BUSY_SECONDS = 10.0
 GRACE_SECONDS = 5.0
-"""How long requests that run when the server is told to stop may go on."""
+"""How long requests may go on that run when SIGTERM comes; after Ctrl-C they end at once."""
 
 
 class PortInUse(ConfigError):
@@ -93,9 +95,15 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
         self._service = service
+        self._grace = GRACE_SECONDS
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if sig == signal.SIGINT:
+            self._grace = 0.0
+        super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        over = asyncio.get_running_loop().call_later(GRACE_SECONDS, self._service.abort, None)
+        over = asyncio.get_running_loop().call_later(self._grace, self._service.abort, None)
         await super().shutdown(sockets)
         over.cancel()
 
@@ -110,6 +118,8 @@ async def _serve_http(service: Service, listener: socket.socket, inbox: Receiver
         timeout_graceful_shutdown=int(2 * GRACE_SECONDS),
         lifespan="off",
     )
+    if settings.access_log:  # uvicorn has one level for this and for what it says of itself
+        logging.getLogger("uvicorn.access").setLevel(logging.INFO)
     server = _Server(config, service)
 
     def on_end() -> None:
@@ -138,7 +148,7 @@ async def _report_while_busy(service: Service) -> None:
     while True:
         await asyncio.sleep(BUSY_SECONDS)
         stats, now = service.frontend.stats, time.monotonic()
-        if stats is not None and (before is None or stats.steps > before.steps):
+        if stats is not None and stats.steps > (before.steps if before is not None else 0):
             print(busy_line(stats, before, now - when), flush=True)
         before, when = stats, now
 
@@ -177,7 +187,7 @@ def _private_folder() -> Iterator[Path]:
 @contextmanager
 def _rank(run: Run, folder: Path) -> Iterator[Rank]:
     command = [sys.executable, "-m", "srtkit.parallel.worker"]
-    rank = subprocess.Popen(command, stdin=subprocess.PIPE)
+    rank = subprocess.Popen(command, stdin=subprocess.PIPE, env=rank_environment(run.defaults))
     try:
         assert rank.stdin is not None
         rank.stdin.write(msgspec.json.encode(run.rank_spec(folder)) + b"\n")

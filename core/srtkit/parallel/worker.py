@@ -61,7 +61,7 @@ def _collect() -> None:
 
 
 def _end_with_parent(folder: str) -> None:
-    while sys.stdin.buffer.read(1):
+    while os.read(sys.stdin.fileno(), 1):  # not `sys.stdin`: the interpreter could not end while a thread reads it
         pass
     shutil.rmtree(folder, ignore_errors=True)  # a parent that was killed has left it
     os._exit(0)

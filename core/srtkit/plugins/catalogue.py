@@ -18,7 +18,7 @@ OFFICIAL: dict[str, tuple[str, ...]] = {
     "transport": ("inproc", "zmq"),
     "ops": ("cpu",),
     "models": ("models",),
-    "cli": ("bench", "chat"),
+    "cli": ("bench", "chat", "conformance"),
 }
 
 DEFAULTS: dict[str, tuple[str, ...]] = {
@@ -31,17 +31,14 @@ DEFAULTS: dict[str, tuple[str, ...]] = {
 }
 """Kind → names when neither the file nor the platform says; other kinds then have none."""
 
+_ODD_NAMES = {("models", "models"): "srtkit-plugin-models", ("cli", "conformance"): "srtkit-conformance"}
+
 CPU_SET = "pip install 'srtkit-core[cpu]'"
 """How to install everything that serving on a CPU needs."""
 
 
-def plugin_name(name: str) -> str:
-    """A plugin's name in the one form that is compared: lower case, hyphens."""
-    return name.replace("_", "-").lower()
-
-
-def distribution_name(name: str) -> str:
-    """A distribution's name in its normal form."""
+def normal_name(name: str) -> str:
+    """A plugin's or a distribution's name in the one form that is compared: lower case, hyphens."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -49,5 +46,4 @@ def official_distribution(kind: str, name: str) -> str:
     """The distribution of an official plugin, or ""."""
     if name not in OFFICIAL.get(kind, ()):
         return ""
-    short = CONTRACTS[kind].short
-    return f"srtkit-plugin-{short}" if short == name else f"srtkit-plugin-{short}-{name}"
+    return _ODD_NAMES.get((kind, name), f"srtkit-plugin-{CONTRACTS[kind].short}-{name}")

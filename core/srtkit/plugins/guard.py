@@ -25,12 +25,8 @@ def guard(part: str) -> Iterator[None]:
     after = _members()
     replaced = sorted(name for name, member in before.items() if after.get(name) is not member)
     if replaced:
-        more = f" and {len(replaced) - 3} more" if len(replaced) > 3 else ""
-        raise PluginBroken(
-            part,
-            f"replaced {', '.join(replaced[:3])}{more} while loading",
-            "a plugin must not patch core or torch; ask its authors for a version that does not",
-        )
+        cause = f"replaced {', '.join(replaced[:3])}{' …' if len(replaced) > 3 else ''} while loading"
+        raise PluginBroken(part, cause, "ask its authors for a version that does not patch core or torch")
 
 
 def _members() -> dict[str, object]:

@@ -76,7 +76,7 @@ def calling(offer: Offer) -> Iterator[None]:
     except SrtError:
         raise
     except (Exception, SystemExit) as error:
-        frames = "".join(traceback.format_list(traceback.extract_tb(error.__traceback__)[-3:]))
+        frames = "".join(traceback.format_tb(error.__traceback__, -3))
         cause = f"raised {type(error).__name__}: {error} ({offer})\n{frames.rstrip()}"
         raise PluginBroken(offer.part, cause, f"update or reinstall {offer.distribution}") from error
 

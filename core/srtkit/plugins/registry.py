@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from srtkit.config.hints import did_you_mean
-from srtkit.plugins.catalogue import CPU_SET, OFFICIAL, distribution_name, official_distribution, plugin_name
+from srtkit.plugins.catalogue import CPU_SET, OFFICIAL, normal_name, official_distribution
 from srtkit.spec.errors import PluginDuplicate, PluginIncompatible, PluginNotFound
 from srtkit.spec.versions import CONTRACTS
 
@@ -27,7 +27,6 @@ class Offer:
     kind: str
     name: str
     major: int
-    group: str
     value: str
     distribution: str
     version: str
@@ -36,6 +35,11 @@ class Offer:
     def part(self) -> str:
         """How messages name it: "attention:aiter"."""
         return f"{self.kind}:{self.name}"
+
+    @property
+    def group(self) -> str:
+        """Its entry-point group."""
+        return f"srtkit.{self.kind}.v{self.major}"
 
     @property
     def speaks_ours(self) -> bool:
@@ -67,10 +71,10 @@ class Registry:
             hint = did_you_mean(kind, CONTRACTS) or f"kinds: {', '.join(CONTRACTS)}"
             raise PluginNotFound(f"{kind}:{name}", f'there is no kind "{kind}"', hint)
         wanted, _, bare = name.rpartition(":")
-        bare = plugin_name(bare)
+        bare = normal_name(bare)
         named = [offer for offer in self.offers if (offer.kind, offer.name) == (kind, bare)]
         if wanted:
-            named = [offer for offer in named if offer.distribution == distribution_name(wanted)]
+            named = [offer for offer in named if offer.distribution == normal_name(wanted)]
         ours = [offer for offer in named if offer.speaks_ours]
         if len(ours) == 1:
             return ours[0]
@@ -120,7 +124,7 @@ def discover(path: Sequence[str] | None = None) -> Registry:
         try:
             if "srtkit." not in (dist.read_text("entry_points.txt") or ""):
                 continue  # reading the names and versions of everything installed takes a tenth of a second
-            name, found = distribution_name(dist.metadata["Name"]), list(_offers(dist))
+            name, found = normal_name(dist.metadata["Name"]), list(_offers(dist))
         except Exception as error:  # whatever a damaged folder makes the parser raise must not hide the others
             faults.append(f"a distribution in {folder} has broken metadata: {type(error).__name__}: {error}")
             continue
@@ -139,7 +143,4 @@ def _offers(dist: importlib.metadata.Distribution) -> Iterator[Offer]:
         raise ValueError("METADATA lacks a name or a version")
     for entry in dist.entry_points:
         if match := _GROUP.fullmatch(entry.group):
-            kind, major = match[1], int(match[2])
-            yield Offer(
-                kind, plugin_name(entry.name), major, entry.group, entry.value, distribution_name(name), version
-            )
+            yield Offer(match[1], normal_name(entry.name), int(match[2]), entry.value, normal_name(name), version)

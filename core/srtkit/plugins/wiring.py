@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from srtkit.config.origin import KeyPath, config_error
 from srtkit.config.settings import Settings
-from srtkit.plugins.catalogue import DEFAULTS, OFFICIAL, plugin_name
+from srtkit.plugins.catalogue import DEFAULTS, OFFICIAL, normal_name
 from srtkit.plugins.loading import calling, load
 from srtkit.plugins.plan import WiredPlugin, WiringPlan
 from srtkit.plugins.registry import Registry
@@ -48,13 +48,13 @@ def wire(
 
 @dataclass(frozen=True)
 class _Want:
-    """A plugin to resolve, whose options `table` stands at `prefix` in the file. `owner` is the id of what needs it."""
+    """A plugin to resolve, whose options `table` stands at `place` in the file. `owner` is the id of what needs it."""
 
     kind: str
     name: str
     role: str
+    place: KeyPath
     table: Mapping[str, Any]
-    prefix: KeyPath
     owner: str = ""
 
 
@@ -98,42 +98,34 @@ class _Wirer:
         }
         by, chosen = next((by, names) for by, names in choices.items() if names is not None)
         names: list[str] = [chosen] if isinstance(chosen, str) else list(chosen)
-        if kind == "graph_runner" and "eager" not in map(plugin_name, names):
+        if kind == "graph_runner" and "eager" not in map(normal_name, names):
             names.append("eager")  # the last resort of every step
         self.trace.append(TraceEvent("choose", kind, f"{', '.join(names) or 'none'} (by {by})"))
         roles = self.settings.attention.model_dump(include=set(ATTENTION_ROLES)) if kind == "attention" else {}
         return [*(("use", name) for name in names), *((role, name) for role, name in roles.items() if name is not None)]
 
     def add_kind(self, kind: str, chosen: Sequence[tuple[str, str]]) -> None:
-        """Wire the chosen plugins of a kind, or of attention the first fallback that can be wired."""
+        """Wire the chosen plugins of a kind, each with its table of options."""
+        place: KeyPath = (kind, "options")
         shared, tables = self._tables(kind, {_bare(name) for _, name in chosen})
         for role, name in chosen:
-            spare = self.settings.attention.fallback if (kind, role) == ("attention", "use") else ()
-            errors: list[PluginError] = []
-            for candidate in (name, *spare):
-                key, table = tables.get(_bare(candidate), ("", {} if errors else shared))
-                prefix = (kind, "options", key) if key else (kind, "options")
-                try:
-                    self.plugins += self._resolve(_Want(kind, candidate, role, table, prefix))
-                except PluginError as error:
-                    self.trace.append(TraceEvent("refuse", error.part, error.cause))
-                    errors.append(error)
-                    continue
-                if errors:
-                    self.degraded.append(f"{kind} falls back to {candidate}: {errors[0].part} {errors[0].cause}")
-                break
-            else:
-                raise errors[0]
+            wants = [_Want(kind, name, role, *tables.get(_bare(name), (place, shared)))]
+            if (kind, role) == ("attention", "use"):
+                spare = self.settings.attention.fallback
+                wants += [_Want(kind, other, role, *tables.get(_bare(other), (place, {}))) for other in spare]
+            self.plugins += self._first(wants)
 
-    def _tables(self, kind: str, chosen: set[str]) -> tuple[dict[str, Any], dict[str, tuple[str, dict[str, Any]]]]:
-        """A kind's options table, split: keys of its only plugin, and plugin name → its own table and key as written.
+    def _tables(self, kind: str, chosen: set[str]) -> tuple[dict[str, Any], dict[str, tuple[KeyPath, dict[str, Any]]]]:
+        """A kind's options table, split: keys of its only plugin, and plugin name → place and content of its own table.
 
         Tables of plugins that are not chosen are left alone, so that `--set attention.use=…` can switch.
         """
         known = {*chosen, *OFFICIAL.get(kind, ()), *(offer.name for offer in self.registry.of(kind))}
         options: dict[str, Any] = getattr(self.settings, kind).options
-        own = {key for key, value in options.items() if isinstance(value, dict) and plugin_name(key) in known}
-        tables = {plugin_name(key): (key, options[key]) for key in own}
+        own = {key for key, value in options.items() if isinstance(value, dict) and normal_name(key) in known}
+        tables: dict[str, tuple[KeyPath, dict[str, Any]]] = {
+            normal_name(key): ((kind, "options", key), options[key]) for key in own
+        }
         shared = {key: value for key, value in options.items() if key not in own}
         if shared and (len(chosen) != 1 or not tables.keys().isdisjoint(chosen)):
             key = next(iter(shared))
@@ -141,6 +133,21 @@ class _Wirer:
             where = self.settings.origin.where((kind, "options", key))
             raise ConfigError(where, cause, f"write it in a plugin's own table, [{kind}.options.NAME]")
         return shared, tables
+
+    def _first(self, wants: Sequence[_Want]) -> list[WiredPlugin]:
+        """The first that can be wired; the others are its fallbacks. Raises its error when none can."""
+        errors: list[PluginError] = []
+        for want in wants:
+            try:
+                found = self._resolve(want)
+            except PluginError as error:
+                self.trace.append(TraceEvent("refuse", error.part, error.cause))
+                errors.append(error)
+                continue
+            if errors:
+                self.degraded.append(f"{want.kind} falls back to {want.name}: {errors[0].part} {errors[0].cause}")
+            return found
+        raise errors[0]
 
     def _resolve(self, want: _Want) -> list[WiredPlugin]:
         """The plugin, preceded by what it needs."""
@@ -152,18 +159,18 @@ class _Wirer:
         try:
             options: BaseModel = descriptor.options.model_validate(want.table)
         except ValidationError as error:
-            raise config_error(error, descriptor.options, self.settings.origin, want.prefix) from None
+            raise config_error(error, descriptor.options, self.settings.origin, want.place) from None
         wired = WiredPlugin(offer, descriptor.contract, options.model_dump(mode="json"), want.role, want.owner)
         with calling(offer):
             needs = list(descriptor.needs(options))
         result: list[WiredPlugin] = []
         for need in needs:
             self.trace.append(TraceEvent("need", offer.part, f"{need.kind}:{need.name} as {need.role}"))
-            place = (*want.prefix, need.role)
-            result += self._resolve(_Want(need.kind, need.name, need.role, need.options, place, wired.id))
+            place = (*want.place, need.role)
+            result += self._resolve(_Want(need.kind, need.name, need.role, place, need.options, wired.id))
         return [*result, wired]
 
 
 def _bare(name: str) -> str:
     """The plugin's name without the distribution that may stand before it."""
-    return plugin_name(name.rpartition(":")[2])
+    return normal_name(name.rpartition(":")[2])

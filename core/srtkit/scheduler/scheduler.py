@@ -30,7 +30,6 @@ class SchedulerLimits:
     """Bounds of a run. `pages` are those of the component "full"; `shares`: the cache can share prefixes."""
 
     max_running: int
-    max_waiting: int
     chunk_tokens: int
     max_context: int
     page_size: int
@@ -326,6 +325,4 @@ class Scheduler:
             return f"the prompt has {n} tokens; with one to generate it must be below {limits.max_context}"
         if len(request.sampling.stop_ids) > MAX_STOP_IDS:
             return f"{len(request.sampling.stop_ids)} stop ids; at most {MAX_STOP_IDS}"
-        if len(self.waiting) >= limits.max_waiting:
-            return "the waiting queue is full"
         return ""

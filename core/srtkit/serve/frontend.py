@@ -21,8 +21,6 @@ from srtkit.text.tokenizer import Tokenizer
 class QueueFull(SrtError):
     """Too many requests wait; try again later."""
 
-    exit_code = 71
-
 
 class Frontend:
     """The client side of one engine. `stats` is the engine's latest figures."""

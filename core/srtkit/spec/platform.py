@@ -178,11 +178,16 @@ class Platform(ABC):
 
 @dataclass(frozen=True)
 class PlatformDefaults:
-    """Plugins a platform chooses when the file names none: kind → names in order, and other settings."""
+    """Plugins a platform chooses when the file names none: kind → names in order, and other settings.
+
+    `environment` holds variables that must stand in a rank's environment before it starts (a library
+    reads them when it is loaded); one that is set already stays as it is.
+    """
 
     plugins: Mapping[str, tuple[str, ...]]
     dtype: str = "bfloat16"
     memory_fraction: float = 0.88
+    environment: Mapping[str, str] = field(default_factory=dict)
     extra: Mapping[str, str] = field(default_factory=dict)
 
 

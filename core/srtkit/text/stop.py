@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import final
 
-from srtkit.spec.errors import ConfigError
-
 
 @final
 class StopMatcher:
@@ -18,8 +16,7 @@ class StopMatcher:
     """
 
     def __init__(self, stop_strings: Sequence[str], include_stop: bool = False) -> None:
-        if "" in stop_strings:
-            raise ConfigError("stop", "a stop string is empty", "remove it from `stop`")
+        assert all(stop_strings), "an empty stop string is refused with the request"
         self.matched: str | None = None
         self._stops = tuple(stop_strings)
         self._include_stop = include_stop

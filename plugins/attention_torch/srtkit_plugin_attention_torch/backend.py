@@ -14,9 +14,11 @@ from srtkit.spec.attention import (
     AttentionBuild,
     AttentionParts,
     AttentionPlan,
+    AttentionSpec,
     Batch,
     GroupView,
     LayerHandle,
+    MlaDims,
     Rows,
     check_spec,
 )
@@ -44,8 +46,7 @@ class TorchAttention(AttentionBackend):
         self._spec = spec = build.group.spec
         self._platform = build.platform
         self._device = build.platform.device(build.device_index)
-        self._page_tokens = build.layout.page_tokens
-        self._names = ("k", "v") if spec.mla is None else ("latent", "rope")
+        self._names = _plane_names(spec)
         self._options = build.options
         self._entries: dict[int, Entries] = {}
         _refuse(build)
@@ -172,21 +173,25 @@ class TorchAttention(AttentionBackend):
         return calls
 
 
+def _plane_names(spec: AttentionSpec) -> tuple[str, str]:
+    return ("k", "v") if spec.mla is None else ("latent", "rope")
+
+
 def _refuse(build: AttentionBuild) -> None:
     """Raise `Unsupported` unless the spec and the layout are among those declared."""
     spec, layout = build.group.spec, build.layout
     anywhere = DeviceFacts("any", "any", "any", dtypes=FLOATS)  # core compares with the device's own
     reason = check_spec(PART, spec, capabilities(anywhere))
-    names = tuple(plane.name for plane in layout.planes)
-    if spec.mla is not None and (spec.kv_heads, spec.head_dim, spec.v_head_dim) != (
-        1,
-        spec.mla.rank + spec.mla.rope,
-        spec.mla.rank,
-    ):
+    if spec.mla is not None and _absorbed(spec.mla) != (spec.kv_heads, spec.head_dim, spec.v_head_dim):
         reason = "takes MLA in absorbed form: one KV head, head size rank + rope, value size rank"
     elif spec.window and not spec.causal:
         reason = "has no meaning for a window without a causal mask"
-    elif layout.page_tokens not in PAGE_SIZES or names not in {("k", "v"), ("latent", "rope")}:
+    elif layout.page_tokens not in PAGE_SIZES or tuple(plane.name for plane in layout.planes) != _plane_names(spec):
         reason = f"does not read the layout {layout.name} with pages of {layout.page_tokens}"
     if reason:
         raise Unsupported(PART, reason, "name another backend under [attention] for these layers")
+
+
+def _absorbed(mla: MlaDims) -> tuple[int, int, int]:
+    """KV heads, head size and value size of absorbed attention."""
+    return 1, mla.rank + mla.rope, mla.rank

@@ -375,6 +375,9 @@ def test_a_foreign_layout_is_refused_at_build(run: RunOf) -> None:
     layout = dataclasses.replace(step.layout, page_tokens=512)
     with pytest.raises(Unsupported, match="pages of 512"):
         plugin.build(dataclasses.replace(step.build, layout=layout))
+    latent = run([(10, 1)], mla=MlaDims(32, 8, 16, 16), kv_heads=1)
+    with pytest.raises(Unsupported, match="layout nhd/1"):
+        plugin.build(dataclasses.replace(latent.build, layout=step.layout))
 
 
 def test_declared_parts_agree_with_capabilities(run: RunOf) -> None:

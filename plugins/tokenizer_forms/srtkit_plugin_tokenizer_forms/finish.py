@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
@@ -15,9 +15,11 @@ _PART = "tokenizer"
 _FLAGS = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
 
 
-def to_json(tokenizer: Tokenizer, added: Sequence[AddedToken], bos: int | None, eos: int | None) -> str:
-    """The text of tokenizer.json. Adds the tokens `added`, and a post-processor that puts a text between the
-    tokens `bos` and `eos` (None: nothing on that side). Changes `tokenizer`."""
+def to_json(tokenizer: Tokenizer, added: list[AddedToken], bos: int | None, eos: int | None) -> str:
+    """The text of tokenizer.json for a tokenizer, which gets the tokens `added` and puts texts between `bos` and `eos`.
+
+    None puts nothing on that side. `tokenizer` is changed.
+    """
     tokenizer.add_tokens(added)
     frame = {name: id_ for name, id_ in (("BOS", bos), ("EOS", eos)) if id_ is not None}
     if frame:

@@ -1,0 +1,62 @@
+"""The arguments of `srt conformance`. The commands themselves are imported when one is run."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+EPILOG = """examples:
+  srt conformance run attention:mychip                       the mandatory checks (level 1)
+  srt conformance run attention:mychip --level 2 --report out.json
+  srt conformance run attention:mychip --only attention.window --seed 3
+  srt conformance explain attention.window                   its clause, and why it usually fails
+  srt conformance replay out.json attention.window           one check of a report, as it ran there
+
+exit codes: 0 the level is met, 1 checks failed, 2 usage, 3 the plugin could not be loaded, 4 the suite is at fault
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Adds the sub-commands."""
+    parser.epilog = EPILOG
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    _add_run(actions.add_parser("run", help="check one plugin"))
+    listing = actions.add_parser("list", help="the checks of a kind, or of all")
+    listing.add_argument("kind", nargs="?", metavar="KIND")
+    explain = actions.add_parser("explain", help="what a check tests, and typical causes of its failure")
+    explain.add_argument("id", metavar="ID")
+    replay = actions.add_parser("replay", help="run one check of a report again, under the same circumstances")
+    replay.add_argument("report", type=Path, metavar="REPORT.json")
+    replay.add_argument("id", metavar="ID")
+    selftest = actions.add_parser("selftest", help="prove the suite with wrong plugins and with legal variants")
+    selftest.add_argument("--kind", action="append", metavar="KIND", help="only this kind; repeatable")
+    selftest.add_argument("--seeds", type=int, default=3, metavar="N", help="fixed seeds 0..N-1 (default: 3)")
+    selftest.add_argument("--mutant", action="append", metavar="ID", help="only this mutant; repeatable")
+    selftest.add_argument("--quick", action="store_true", help="named killers and one seed only, no matrix")
+    selftest.add_argument("--matrix", type=Path, metavar="OUT.md", help="write the kill matrix")
+    badge = actions.add_parser("badge", help="what a badge service reads, from a report")
+    badge.add_argument("report", type=Path, metavar="REPORT.json")
+    diff = actions.add_parser("diff", help="what changed between two reports")
+    diff.add_argument("before", type=Path, metavar="A.json")
+    diff.add_argument("after", type=Path, metavar="B.json")
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("plugin", metavar="KIND:NAME")
+    parser.add_argument("--level", type=int, default=1, choices=range(5), help="0 loads … 4 soak (default: 1)")
+    parser.add_argument("--only", action="append", metavar="ID", help="only this check, of any level; repeatable")
+    parser.add_argument(
+        "--device", "--platform", metavar="PLATFORM[:INDEX]", help="default: cpu, or the platform that is checked"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of every random choice (default: 0)")
+    parser.add_argument("--waivers", type=Path, metavar="FILE.toml", help="known failures, with reason and expiry")
+    parser.add_argument("--report", type=Path, metavar="OUT.json", help="write the report")
+    parser.add_argument("--md", type=Path, metavar="OUT.md", help="write the report to be read")
+    parser.add_argument("--junit", type=Path, metavar="OUT.xml", help="write JUnit XML")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the chosen sub-command; returns the exit code."""
+    from srtkit_conformance import commands
+
+    return commands.run(arguments)

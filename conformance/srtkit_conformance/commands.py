@@ -1,0 +1,165 @@
+"""What the sub-commands do, in the order of `srt conformance --help`, and how they end."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import hypothesis.configuration
+
+from srtkit.spec.errors import ConfigError, PluginError
+from srtkit_conformance import show
+from srtkit_conformance.badge import badge
+from srtkit_conformance.catalogue import KINDS, LOADING, Suite, suite_for
+from srtkit_conformance.check import Check, SuiteError
+from srtkit_conformance.child import preload
+from srtkit_conformance.diff import differences
+from srtkit_conformance.find import Subject, load_target
+from srtkit_conformance.markdown import kill_matrix, report_page
+from srtkit_conformance.report import Clock, Report, make_report, read_report, write_report
+from srtkit_conformance.runner import Runner
+from srtkit_conformance.selftest import Plan, prove
+from srtkit_conformance.suite import run_checks
+from srtkit_conformance.waivers import read_waivers
+
+MET, FAILED, USAGE, NOT_LOADED, SUITE_AT_FAULT = range(5)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the chosen sub-command; returns the exit code."""
+    command: Callable[[argparse.Namespace], int] = {
+        "run": _run,
+        "list": _list,
+        "explain": _explain,
+        "replay": _replay,
+        "selftest": _selftest,
+        "badge": _badge,
+        "diff": _diff,
+    }[arguments.action]
+    try:
+        return command(arguments)
+    except ConfigError as error:
+        return _ended(str(error), USAGE)
+    except OSError as error:
+        return _ended(str(error), USAGE)
+    except PluginError as error:
+        return _ended(str(error), NOT_LOADED)
+    except SuiteError as error:
+        return _ended(f"the suite is at fault: {error}", SUITE_AT_FAULT)
+
+
+def _ended(sentence: str, code: int) -> int:
+    print(f"error: {sentence}", file=sys.stderr)
+    return code
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    kind, colon, name = arguments.plugin.partition(":")
+    if not colon:
+        raise ConfigError("srt conformance run", f'"{kind}" is not of the form KIND:NAME', "see `srt plugins list`")
+    suite = _suite(kind)
+    platform, _, index = (arguments.device or (name if kind == "platform" else "cpu")).partition(":")
+    if index and not index.isdecimal():
+        raise ConfigError("--device", f'"{arguments.device}" is not of the form PLATFORM:INDEX')
+    loads_only = arguments.level == 0 and not arguments.only
+    subject = Subject(kind, name, platform, int(index or 0), arguments.seed, loads_only=loads_only)
+    return _certify(subject, suite, arguments)
+
+
+def _certify(subject: Subject, suite: Suite, arguments: argparse.Namespace) -> int:
+    checks = _chosen(suite, arguments.level, arguments.only)
+    known = {one.id for one in suite.checks()}
+    waivers = read_waivers(arguments.waivers, known) if arguments.waivers else {}
+    clock = Clock()
+    preload([suite])
+    with tempfile.TemporaryDirectory(prefix="srt-conf-") as name:
+        folder = Path(name)
+        hypothesis.configuration.set_hypothesis_home_dir(folder / "hypothesis")
+        target = load_target(subject, suite, folder)
+        print(show.heading(target))
+        runner = Runner(subject, suite, target, folder)
+        results = run_checks(checks, runner, waivers, lambda one: print(show.line(one), flush=True), arguments.junit)
+        report = make_report(target, results, None if arguments.only else arguments.level, waivers, clock)
+    print(show.summary(report))
+    if arguments.report:
+        write_report(report, arguments.report)
+    if arguments.md:
+        arguments.md.write_text(report_page(report), "utf-8")
+    return report.exit_code
+
+
+def _chosen(suite: Suite, level: int, only: Sequence[str] | None) -> list[Check]:
+    checks = suite.checks()
+    if only:
+        for id_ in only:
+            if id_ not in {one.id for one in checks}:
+                raise ConfigError("--only", f'{suite.kind} has no check "{id_}"', f"srt conformance list {suite.kind}")
+        return [one for one in checks if one.id in only]
+    highest = max(one.level for one in checks)
+    if level > highest:
+        cause = f"{suite.kind} has no checks of level {level}"
+        raise ConfigError("--level", cause, f"its highest level is {highest}")
+    return [one for one in checks if one.level <= level]
+
+
+def _suite(kind: str) -> Suite:
+    if kind not in (*KINDS, LOADING):
+        raise ConfigError("srt conformance", f'"{kind}" is no kind that it certifies', f"kinds: {', '.join(KINDS)}")
+    suite = suite_for(kind)
+    if not suite.checks():
+        raise ConfigError("srt conformance", f"{kind} has no checks yet")
+    return suite
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    for kind in [arguments.kind] if arguments.kind else KINDS:
+        for one in _suite(kind).checks():
+            print(f"L{one.level}  {one.id:44} {one.clause}")
+    return MET
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    kind = arguments.id.partition(".")[0]
+    (one,) = _chosen(_suite(kind), 0, [arguments.id])
+    print(show.explanation(one))
+    return MET
+
+
+def _replay(arguments: argparse.Namespace) -> int:
+    report: Report = read_report(arguments.report)
+    plugin, device = report.plugin, report.device
+    subject = Subject(plugin.kind, plugin.name, device.platform, device.index, report.seed)
+    for sentence in show.changed_since(report):
+        print(f"note: {sentence}")
+    return _certify(
+        subject,
+        _suite(plugin.kind),
+        argparse.Namespace(level=0, only=[arguments.id], waivers=None, junit=None, report=None, md=None),
+    )
+
+
+def _selftest(arguments: argparse.Namespace) -> int:
+    suites = [_suite(kind) for kind in arguments.kind or (LOADING, *KINDS)]
+    preload(suites)
+    plan = Plan(tuple(range(arguments.seeds)), arguments.quick, frozenset(arguments.mutant or ()))
+    proofs = [prove(suite, plan, lambda text: print(text, flush=True)) for suite in suites]
+    page = kill_matrix(proofs)
+    if arguments.matrix:
+        arguments.matrix.write_text(page, "utf-8")
+    print(show.proved(proofs))
+    return SUITE_AT_FAULT if any(proof.faults for proof in proofs) else MET
+
+
+def _badge(arguments: argparse.Namespace) -> int:
+    print(json.dumps(badge(read_report(arguments.report)), indent=2))
+    return MET
+
+
+def _diff(arguments: argparse.Namespace) -> int:
+    lines, worse = differences(read_report(arguments.before), read_report(arguments.after))
+    print("\n".join(lines) or "no difference")
+    return FAILED if worse else MET

@@ -1,0 +1,126 @@
+"""What the rows of a step hold: tokens drawn at random, and what they read back as. Knows no pages, no backend."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from srtkit.spec.attention import AttentionSpec
+from srtkit.spec.layers import DTYPES
+from srtkit_conformance.kits.attention.case import Case
+from srtkit_conformance.kits.attention.gates import Truth
+from srtkit_conformance.kits.attention.gold import Tree, attend_row, visible
+
+KEY_SCALES = (0.5, 2.0, 1.0, 4.0)
+VALUE_SCALE = 0.5
+"""Powers of two: dividing by them is exact, so every right encoder stores the same fp8 value."""
+
+
+class Content:
+    """Tokens of a case's rows, on the CPU.
+
+    `q` [T, q_heads, head_dim] and `new` (as given to `store`) hold this step's tokens, padding last;
+    `history` those stored before, per row, likewise. `keys` and `values` [context, kv_heads, size] are
+    what each row's entries read back as, float32. `sinks` float32 [q_heads], `scales` of an fp8 layer.
+    """
+
+    def __init__(self, case: Case, rng: np.random.Generator, scales: dict[str, Tensor] | None = None) -> None:
+        self.case = case
+        self.spec = spec = case.spec
+        self.rng = rng
+        tokens = case.tokens + case.padding
+        first, second = entry_shapes(spec)
+        drawn = (
+            self._draw((tokens, spec.q_heads, spec.head_dim)),
+            self._draw((tokens, *first)),
+            self._draw((tokens, *second)),
+        )
+        self.q, self.new = drawn[0], drawn[1:]
+        self.sinks = None
+        if spec.sinks:
+            self.sinks = torch.from_numpy(rng.standard_normal(spec.q_heads, np.float32)) * case.std + case.std
+        self.scales = scales or (exact_scales(spec) if "fp8_kv" in spec.features else None)
+        self.history: list[tuple[Tensor, Tensor]] = []
+        for row in case.rows:
+            own = (self._draw((row.stored, *first)), self._draw((row.stored, *second)))
+            for mine, theirs in zip(own, self.history[row.like] if row.shared else own, strict=True):
+                mine[: row.shared * case.page] = theirs[: row.shared * case.page]
+            self.history.append(own)
+        self.trees = [Tree.random(rng, row.n_query) for row in case.rows[: case.leading]] if case.tree else []
+        self.keys: list[Tensor] = []
+        self.values: list[Tensor] = []
+        self._read_back()
+
+    def _read_back(self) -> None:
+        """Fill `keys` and `values` with what an exact store keeps of each row's tokens."""
+        begin = 0
+        for row, old in zip(self.case.rows, self.history, strict=True):
+            fresh = [x[begin : begin + row.n_query] for x in self.new]
+            begin += row.n_query
+            first, second = (
+                stored(torch.cat(pair), self.spec, None if self.scales is None else self.scales[name])
+                for name, pair in zip(("k", "v"), zip(old, fresh, strict=True), strict=True)
+            )
+            if self.spec.mla is not None:  # latent and rope part: one key of both, the latent is the value
+                first, second = torch.cat((first, second), -1)[:, None], first[:, None]
+            self.keys.append(first)
+            self.values.append(second)
+
+    def truth(self, begin: int = 0, end: int | None = None) -> Truth:
+        """What the rows [begin, end) must give."""
+        dtype = DTYPES[self.spec.dtype]
+        gold, same, rows = [], [], []
+        token = sum(row.n_query for row in self.case.rows[:begin])
+        first = token
+        for number in range(begin, len(self.case.rows) if end is None else end):
+            row = self.case.rows[number]
+            if not row.n_query:
+                continue
+            tree = self.trees[number] if number < len(self.trees) else None
+            see = visible(self.spec, row.stored, row.n_query, tree)
+            tensors = self.q[token : token + row.n_query], self.keys[number], self.values[number]
+            gold.append(attend_row(self.spec, tensors, see, self.sinks))
+            same.append(attend_row(self.spec, tensors, see, self.sinks, rounded=dtype))
+            rows.append(slice(token - first, token - first + row.n_query))
+            token += row.n_query
+        parts = (torch.cat(column) for half in (gold, same) for column in zip(*half, strict=True))
+        return Truth(*parts, rows)
+
+    def positions(self) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+        """Of each query token, padding included; in a tree by depth."""
+        found = []
+        for number, row in enumerate(self.case.rows):
+            if number < len(self.trees):
+                found.append(row.stored + self.trees[number].depth.numpy())
+            else:
+                found.append(np.arange(row.stored, row.context, dtype=np.int32))
+        return np.concatenate([*found, np.zeros(self.case.padding, np.int32)]).astype(np.int32)
+
+    def _draw(self, shape: tuple[int, ...]) -> Tensor:
+        values = torch.from_numpy(self.rng.standard_normal(shape, np.float32)) * self.case.std
+        return values.to(DTYPES[self.spec.dtype])
+
+
+def entry_shapes(spec: AttentionSpec) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shapes of a token's two entries: K and V, or latent and rope part."""
+    if spec.mla is not None:
+        return (spec.mla.rank,), (spec.mla.rope,)
+    return (spec.kv_heads, spec.head_dim), (spec.kv_heads, spec.v_head_dim)
+
+
+def exact_scales(spec: AttentionSpec) -> dict[str, Tensor]:
+    """Per head for K, one for V (for MLA one for both parts), all powers of two; 1 for q."""
+    one = torch.tensor(VALUE_SCALE)
+    per_head = torch.tensor([KEY_SCALES[head % len(KEY_SCALES)] for head in range(spec.kv_heads)])
+    return {"q": torch.tensor(1.0), "k": one if spec.mla is not None else per_head, "v": one}
+
+
+def stored(values: Tensor, spec: AttentionSpec, scale: Tensor | None) -> Tensor:
+    """What entries [n, *entry] read back as, float32: rounded to the KV dtype; fp8 is value / scale, saturated."""
+    dtype = DTYPES[spec.kv_dtype]
+    if scale is None:
+        return values.to(dtype).float()
+    scale = scale.reshape(-1, *(1,) * (values.dim() - 2))
+    largest = torch.finfo(dtype).max
+    return (values.float() / scale).clamp(-largest, largest).to(dtype).float() * scale

@@ -1,0 +1,161 @@
+"""Proof of the suite: references and legal variants pass, every mutant is found by its named check.
+
+In the first seed every check of the kind is run on every mutant, which gives the kill matrix; in the other
+seeds the named killer only. Knows no kind's meaning.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import hypothesis.configuration
+
+from srtkit.spec.errors import DeviceAbsent, PluginNotFound
+from srtkit_conformance.catalogue import REFERENCES, Suite
+from srtkit_conformance.check import Check
+from srtkit_conformance.find import Subject, load_target
+from srtkit_conformance.mutant import Mutant
+from srtkit_conformance.result import Result
+from srtkit_conformance.runner import Runner
+
+HIGHEST = 2
+"""Levels above run through a server or for an hour: their checks run only where a mutant names them."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a self-test covers. `quick`: named killers and the first seed only, without a matrix."""
+
+    seeds: tuple[int, ...] = (0, 1, 2)
+    quick: bool = False
+    only: frozenset[str] = frozenset()
+
+    def covers(self, mutant: Mutant) -> bool:
+        """Whether a mutant is part of it."""
+        return not self.only or mutant.id in self.only
+
+
+@dataclass(frozen=True)
+class Row:
+    """One mutant or variant: the checks that failed on it in the first seed, with what they said."""
+
+    mutant: Mutant
+    failed: dict[str, str]
+
+
+@dataclass
+class Proof:
+    """The outcome for one kind. `faults` are sentences; without any, the suite is proved."""
+
+    kind: str
+    checks: tuple[str, ...]
+    rows: list[Row] = field(default_factory=list)
+    passed: set[str] = field(default_factory=set)
+    faults: list[str] = field(default_factory=list)
+
+    @property
+    def uncovered(self) -> tuple[str, ...]:
+        """Checks that are the named killer of no mutant."""
+        named = {row.mutant.killed_by[0] for row in self.rows if not row.mutant.legal}
+        return tuple(one for one in self.checks if one not in named)
+
+
+def prove(suite: Suite, plan: Plan, say: Say, references: Sequence[str] | None = None) -> Proof:
+    """Run a kind's references, variants and mutants."""
+    mutants = [one for one in suite.mutants() if plan.covers(one)]
+    named = {id_ for one in mutants for id_ in one.killed_by[:1]}
+    checks = [one for one in suite.checks() if _proved_here(one, suite) and (one.level <= HIGHEST or one.id in named)]
+    proof = Proof(suite.kind, tuple(one.id for one in checks))
+    known = {one.id for one in checks}
+    for mutant in mutants:
+        for id_ in mutant.killed_by:
+            if id_ not in known:
+                proof.faults.append(f"{mutant.id} is to be killed by {id_}, which is no check of {suite.kind}")
+    prover = _Prover(suite, plan, say, checks, proof)
+    names = REFERENCES.get(suite.kind, ()) if references is None else references
+    for name in names:
+        prover.reference(name)
+    for mutant in mutants:
+        prover.mutant(mutant)
+    if not plan.quick:
+        _judge(proof, whole=not plan.only)
+    return proof
+
+
+def _proved_here(check: Check, suite: Suite) -> bool:
+    """Loading is proved once, with plugins made of text, and not with every kind."""
+    return not check.id.startswith(f"{suite.kind}.loading.")
+
+
+def _judge(proof: Proof, whole: bool) -> None:
+    """Faults that only the whole matrix shows."""
+    if whole:
+        for id_ in proof.checks:
+            if id_ not in proof.passed:
+                proof.faults.append(f"{id_} passes on no plugin of this repository")
+    by_killers: dict[frozenset[str], list[Mutant]] = {}
+    for row in proof.rows:
+        if not row.mutant.legal and row.failed:
+            by_killers.setdefault(frozenset(row.failed), []).append(row.mutant)
+    for same in by_killers.values():
+        silent = [one.id for one in same if not one.note]
+        if len(same) > 1 and len(silent) > 1:
+            proof.faults.append(f"{', '.join(silent)} are killed by the same checks, and no note says why")
+
+
+@dataclass
+class _Prover:
+    """Runs checks on the plugins of one kind and fills the proof."""
+
+    suite: Suite
+    plan: Plan
+    say: Say
+    checks: list[Check]
+    proof: Proof
+
+    def reference(self, name: str) -> None:
+        """A plugin of this repository must pass everything, in every seed."""
+        for seed in self.plan.seeds[: 1 if self.plan.quick else None]:
+            results = self._run(Subject(self.suite.kind, name, seed=seed), self.checks)
+            self._must_be_good(f"{self.suite.kind}:{name}", seed, results)
+            self.proof.passed |= {one.id for one in results if one.verdict in ("pass", "informational")}
+
+    def mutant(self, mutant: Mutant) -> None:
+        """A variant must pass everything; a mutant must fall to its named check in every seed."""
+        subject = Subject(self.suite.kind, mutant.of, mutant=mutant.id)
+        named = [one for one in self.checks if one.id in mutant.killed_by[:1]]
+        for seed in self.plan.seeds[: 1 if self.plan.quick else None]:
+            first = seed == self.plan.seeds[0]
+            chosen = self.checks if mutant.legal or (first and not self.plan.quick) else named
+            results = self._run(replace(subject, seed=seed), chosen)
+            failed = {one.id: one.message for one in results if one.verdict == "fail"}
+            if first:
+                self.proof.rows.append(Row(mutant, failed))
+            if mutant.legal:
+                self._must_be_good(f"the legal variant {mutant.id}", seed, results)
+            elif not failed.keys() & {one.id for one in named}:
+                self.proof.faults.append(f"{mutant.id} survives {mutant.killed_by[0]} in seed {seed}")
+        killers = self.proof.rows[-1].failed
+        self.say(f"{self.suite.kind:14} {mutant.id:40} {'legal' if mutant.legal else ' '.join(killers) or 'SURVIVES'}")
+
+    def _must_be_good(self, who: str, seed: int, results: list[Result]) -> None:
+        for one in results:
+            if not one.good:
+                self.proof.faults.append(f"{who} fails {one.id} in seed {seed}: {one.message}")
+
+    def _run(self, subject: Subject, checks: Sequence[Check]) -> list[Result]:
+        with tempfile.TemporaryDirectory(prefix="srt-conf-") as name:
+            folder = Path(name)
+            hypothesis.configuration.set_hypothesis_home_dir(folder / "hypothesis")
+            try:
+                target = load_target(subject, self.suite, folder)
+            except (PluginNotFound, DeviceAbsent) as error:
+                self.proof.faults.append(f"the reference is not here: {error}")
+                return []
+            runner = Runner(subject, self.suite, target, folder)
+            return [runner.run(one) for one in checks]
