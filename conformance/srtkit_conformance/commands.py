@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from srtkit_conformance.check import Check, SuiteError
 from srtkit_conformance.child import preload
 from srtkit_conformance.diff import differences
 from srtkit_conformance.find import Subject, load_target
+from srtkit_conformance.junit import junit
 from srtkit_conformance.markdown import kill_matrix, report_page
 from srtkit_conformance.report import Clock, Report, make_report, read_report, write_report
 from srtkit_conformance.runner import Runner
@@ -42,14 +44,14 @@ def run(arguments: argparse.Namespace) -> int:
     }[arguments.action]
     try:
         return command(arguments)
-    except ConfigError as error:
-        return _ended(str(error), USAGE)
-    except OSError as error:
+    except (ConfigError, OSError) as error:  # an OSError: a file of the command line cannot be read or written
         return _ended(str(error), USAGE)
     except PluginError as error:
         return _ended(str(error), NOT_LOADED)
     except SuiteError as error:
         return _ended(f"the suite is at fault: {error}", SUITE_AT_FAULT)
+    except Exception:  # plugins run in checks only, where whatever they raise is a failed check
+        return _ended(f"the suite is at fault:\n{traceback.format_exc()}", SUITE_AT_FAULT)
 
 
 def _ended(sentence: str, code: int) -> int:
@@ -82,13 +84,15 @@ def _certify(subject: Subject, suite: Suite, arguments: argparse.Namespace) -> i
         target = load_target(subject, suite, folder)
         print(show.heading(target))
         runner = Runner(subject, suite, target, folder)
-        results = run_checks(checks, runner, waivers, lambda one: print(show.line(one), flush=True), arguments.junit)
+        results = run_checks(checks, runner, waivers, lambda one: print(show.line(one), flush=True))
         report = make_report(target, results, None if arguments.only else arguments.level, waivers, clock)
     print(show.summary(report))
     if arguments.report:
         write_report(report, arguments.report)
     if arguments.md:
         arguments.md.write_text(report_page(report), "utf-8")
+    if arguments.junit:
+        arguments.junit.write_bytes(junit(report))
     return report.exit_code
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from srtkit.plugins.loading import load
+from srtkit.plugins.loading import calling, load
 from srtkit.plugins.registry import Offer, discover
 from srtkit.spec.capabilities import NoOptions
 from srtkit.spec.errors import ConfigError, DeviceAbsent
@@ -60,12 +60,16 @@ def _installed(subject: Subject, folder: Path) -> Target:
     descriptor = load(offer)
     of_device = offer if subject.kind == "platform" else registry.find("platform", subject.device)
     platform: PlatformDescriptor = descriptor if of_device == offer else load(of_device)
+    with calling(of_device):
+        facts = _facts(of_device, platform, subject)
+    with calling(offer):
+        options = descriptor.options()
     return Target(
         kind=subject.kind,
         name=offer.name,
         descriptor=descriptor,
-        options=descriptor.options(),
-        facts=_facts(of_device, platform, subject),
+        options=options,
+        facts=facts,
         platform_descriptor=platform,
         folder=folder,
         seed=subject.seed,

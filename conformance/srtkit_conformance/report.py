@@ -164,9 +164,16 @@ def _plugin(target: Target) -> PluginFacts:
         version=target.version,
         digest=distribution_digest(target.distribution),
         contract=target.descriptor.contract,
-        declared=declared(target.kind, target.descriptor, target.options, target.facts)["declared"],
+        declared=_declared(target),
         options=plain(target.options),
     )
+
+
+def _declared(target: Target) -> Any:
+    try:
+        return declared(target.kind, target.descriptor, target.options, target.facts)["declared"]
+    except Exception as error:  # a failed check says so, too; its report must not be lost
+        return f"raised {type(error).__name__}: {error}"
 
 
 def _device(target: Target) -> DeviceReport:

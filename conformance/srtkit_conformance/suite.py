@@ -1,4 +1,4 @@
-"""A run of checks under pytest: collection, output capture and JUnit are pytest's, the verdicts are ours.
+"""A run of checks under pytest: collection and capture of output are pytest's, the verdicts are ours.
 
 pytest loads no plugin of its environment and reads no settings. Knows neither reports nor how a target is made.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import pytest
 
@@ -18,10 +17,12 @@ from srtkit_conformance.result import Result
 from srtkit_conformance.runner import Runner
 from srtkit_conformance.waivers import Waiver
 
+LAST_LINES = 20
+
 
 @dataclass
 class _Collector:
-    """The pytest plugin: gives every item its check, and keeps the results."""
+    """The pytest plugin: gives every item its check, and keeps the results. `_current` is that of the running item."""
 
     checks: Sequence[Check]
     runner: Runner
@@ -29,6 +30,12 @@ class _Collector:
     on_result: Callable[[Result], None]
     results: dict[str, Result] = field(default_factory=dict)
     error: SuiteError | None = None
+    _current: Result | None = None
+    _config: pytest.Config | None = None
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        """Remembers where output can be let through."""
+        self._config = config
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """One item a check."""
@@ -40,17 +47,28 @@ class _Collector:
         return self.run
 
     def run(self, check: Check) -> Result:
-        """Run a check, apply its waiver, and keep the result."""
+        """Run a check and apply its waiver."""
         try:
             result = self.runner.run(check)
         except SuiteError as error:
             self.error = error
             raise
         waiver = self.waivers.get(check.id)
-        result = result if waiver is None else waiver.apply(result)
-        self.results[check.id] = result
-        self.on_result(result)
-        return result
+        self._current = result if waiver is None else waiver.apply(result)
+        return self._current
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep the result of the item that has just run; a failed one gets what the plugin printed."""
+        if report.when != "call" or self._current is None:
+            return
+        result, self._current = self._current, None
+        printed = (report.capstdout + report.capstderr).splitlines()[-LAST_LINES:]
+        if printed and result.verdict == "fail":
+            result = replace(result, message="\n".join([result.message, "it printed:", *printed]))
+        self.results[result.id] = result
+        assert self._config is not None
+        with self._config.pluginmanager.get_plugin("capturemanager").global_and_fixture_disabled():
+            self.on_result(result)
 
 
 def run_checks(
@@ -58,20 +76,17 @@ def run_checks(
     runner: Runner,
     waivers: Mapping[str, Waiver],
     on_result: Callable[[Result], None],
-    junit: Path | None = None,
 ) -> list[Result]:
     """The results of `checks` in order; one that pytest did not come to is `not-run`.
 
     Raises `SuiteError` when the suite is at fault, KeyboardInterrupt when the user stops it.
     """
     settings = runner.folder / "pytest.ini"
-    settings.write_text("[pytest]\njunit_family = xunit2\njunit_suite_name = srtkit-conformance\n")
+    settings.write_text("[pytest]\n")
     collector = _Collector(checks, runner, waivers, on_result)
     options = ["--disable-plugin-autoload", "--noconftest", "--assert=plain", "--import-mode=importlib"]
     for name in ("terminal", "cacheprovider"):
         options += ["-p", f"no:{name}"]
-    if junit is not None:
-        options.append(f"--junit-xml={junit.absolute()}")
     where = ["-c", str(settings), f"--rootdir={runner.folder}", items.__file__]
     code = pytest.main([*options, *where], plugins=[collector])
     if code == pytest.ExitCode.INTERRUPTED:

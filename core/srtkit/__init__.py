@@ -3,8 +3,6 @@
 `Engine` is the in-process door; it is imported when it is first asked for, and torch with it.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import TYPE_CHECKING, Any
 

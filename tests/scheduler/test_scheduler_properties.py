@@ -205,7 +205,7 @@ def test_any_traffic(scenario: tuple[SchedulerLimits, str, int, list[tuple]]) ->
 @pytest.mark.parametrize("cache", sorted(CACHES))
 def test_long_run_under_pressure(cache: str, depth: int) -> None:
     """A pool for two and a half sequences, eight running: retraction all the time, over a thousand steps."""
-    limits = SchedulerLimits(8, 1000, 32, 64, 4, 40)
+    limits = SchedulerLimits(8, 32, 64, 4, 40)
     bench = Bench(limits, cache, depth)
     rng = np.random.default_rng(depth)
     stems = [rng.integers(0, VOCAB, 30).tolist() for _ in range(4)]
@@ -223,7 +223,7 @@ def test_long_run_under_pressure(cache: str, depth: int) -> None:
 
 
 def test_order_of_arrival_is_order_of_start() -> None:
-    limits = SchedulerLimits(2, 1000, 8, 32, 4, 64, shares=False)
+    limits = SchedulerLimits(2, 8, 32, 4, 64, shares=False)
     bench = Bench(limits, "chunk", 0)
     rids = [bench.submit([i + 1] * 5, Sampling(temperature=0.0, max_tokens=4)) for i in range(6)]
     started: list[int] = []
@@ -234,7 +234,7 @@ def test_order_of_arrival_is_order_of_start() -> None:
 
 
 def test_a_shared_prefix_is_computed_once() -> None:
-    limits = SchedulerLimits(16, 1000, 256, 128, 4, 400)
+    limits = SchedulerLimits(16, 256, 128, 4, 400)
     bench = Bench(limits, "radix", 0)
     stem = list(range(40))
     for i in range(8):
@@ -246,10 +246,10 @@ def test_a_shared_prefix_is_computed_once() -> None:
     assert counters.cached_tokens == 7 * 40
 
 
-def test_full_queue_and_too_long_prompts_are_answered() -> None:
-    bench = Bench(SchedulerLimits(1, 2, 8, 16, 4, 8), "chunk", 0)
-    for _ in range(4):
+def test_too_long_prompts_are_answered() -> None:
+    bench = Bench(SchedulerLimits(1, 8, 16, 4, 8), "chunk", 0)
+    for _ in range(2):
         bench.submit([1, 2, 3], Sampling(temperature=0.0, max_tokens=2))
     bench.submit(list(range(16)), Sampling(temperature=0.0, max_tokens=2))
     bench.drain()
-    assert [client.ended for client in bench.clients.values()] == ["length", "length", "error", "error", "error"]
+    assert [client.ended for client in bench.clients.values()] == ["length", "length", "error"]

@@ -1,7 +1,5 @@
 """`srt config check | schema | init`: validate a file, describe the format, write a file to start from."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

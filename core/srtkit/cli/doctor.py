@@ -3,8 +3,6 @@
 Imports every light module, after all else has been looked at: what a broken one replaces harms nobody then.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.metadata
 import platform

@@ -1,7 +1,5 @@
 """How `srt` ends when something goes wrong: one sentence and an exit code. docs/errors.md lists them all."""
 
-from __future__ import annotations
-
 import errno
 
 USAGE = 2

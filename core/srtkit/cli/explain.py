@@ -1,7 +1,5 @@
 """`srt explain`: the wiring plan and the memory plan, before any weight is read."""
 
-from __future__ import annotations
-
 import argparse
 
 from srtkit.cli.common import add_assume, add_settings, read_settings

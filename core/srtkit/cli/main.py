@@ -4,8 +4,6 @@ Sub-commands are `CliCommand`s: core's own, and those that other distributions o
 `srtkit.cli.v1`, which are listed from metadata and imported when typed.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import importlib.metadata

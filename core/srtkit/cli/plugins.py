@@ -1,7 +1,5 @@
 """`srt plugins list | show | trace`: what is installed, what one plugin offers, how a file is wired."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import time

@@ -1,7 +1,5 @@
 """Did-you-mean for names in error messages. Knows words only."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 

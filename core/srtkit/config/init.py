@@ -4,8 +4,6 @@ Detection imports the light modules of installed platforms and asks each for its
 for the CPU beside a visible accelerator.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -3,8 +3,6 @@
 Weights and pools are exact; the workspace of the largest step is a formula and printed as an estimate.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Turns pydantic's errors into `ConfigError`s that say so. Knows TOML's statements
 records, but no option by name.
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field

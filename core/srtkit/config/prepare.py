@@ -3,8 +3,6 @@
 The parent prepares; a rank gets `RankSpec`, the same facts as data, and arrives at the same `EngineConfig`.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import Path

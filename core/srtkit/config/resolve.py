@@ -4,8 +4,6 @@ Everything that `auto` or None stood for gets its value here, every cross-kind c
 each refusal names both sides. Parent and children call it with equal arguments and get equal results.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

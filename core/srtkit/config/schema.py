@@ -1,7 +1,5 @@
 """One JSON schema for the whole file: core's options and those of given plugins. For editors and checks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import reduce
 from operator import or_

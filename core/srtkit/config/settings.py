@@ -4,8 +4,6 @@ Plugins' own options stand in the `options` tables, unread here. Knows no plugin
 `auto` and None become is decided by `srtkit.config.resolve`.
 """
 
-from __future__ import annotations
-
 import os
 import tomllib
 from collections.abc import Mapping, Sequence

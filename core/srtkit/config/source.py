@@ -4,8 +4,6 @@ Knows where files may lie, not what is in them: forms are the loaders' business.
 found by the hub's own library.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import re
 from pathlib import Path, PurePosixPath

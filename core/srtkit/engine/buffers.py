@@ -5,8 +5,6 @@ a ring of depth + 1, because the copy of step n may still run while step n + 1 i
 shares memory with the host the block is the buffer itself.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -3,8 +3,6 @@
 Everything decided stands in `EngineConfig`; this only makes the objects and joins them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path

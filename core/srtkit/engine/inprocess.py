@@ -4,8 +4,6 @@ One thread computes; another has an event loop with the same `Service` that the 
 for it, with or without asyncio.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import tempfile

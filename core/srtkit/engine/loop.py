@@ -4,8 +4,6 @@
 launch waits for its result (CPU), 1 by default elsewhere. It is data: no other loop exists.
 """
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable

@@ -4,8 +4,6 @@ The references are written to be read and to be right (float32 inside); speed is
 The choice is made once when a layer is built, and recorded for `srt explain` and `/server_info`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ It decides nothing: shapes, rows and pages come from the plan. Per step: take ov
 one block, fill the attention plans, run the program through the graph runner the plan's key names, sample.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -97,7 +95,6 @@ class ModelRunner:
         self._program = program
         self._runners = runners
         self._eager = eager
-        self._limits = limits
         self._ring = [platform.host_buffer((limits.max_rows,), torch.int32) for _ in range(limits.depth + 1)]
         self.eager_steps = 0
 

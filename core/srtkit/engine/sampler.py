@@ -5,8 +5,6 @@ against the largest probability. A token is then drawn by inverting the cumulati
 uniform number that is a function of (seed, position) alone, so a row's tokens do not depend on the batch.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

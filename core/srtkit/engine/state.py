@@ -4,8 +4,6 @@ Written only here (from a plan's admit, release and page-write columns) and by t
 (`last_token`). Knows no rows, no model and no cache.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

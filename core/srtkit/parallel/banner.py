@@ -1,7 +1,5 @@
 """What `srt serve` prints: the start-up banner, at most 12 lines, and the line while busy."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from srtkit.config.prepare import Run

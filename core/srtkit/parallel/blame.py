@@ -1,7 +1,5 @@
 """Whose fault an exception is: maps the innermost plugin frame of a traceback to the wired plugin."""
 
-from __future__ import annotations
-
 import traceback
 
 from srtkit.plugins.plan import WiringPlan

@@ -4,8 +4,6 @@ Start-up is a barrier: ready when every child says so, else everything stops wit
 that ends later, by whatever cause, ends the server with an error that names it. Nothing is left behind.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno

@@ -1,7 +1,5 @@
 """A progress bar for loading, on a terminal; silent elsewhere."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

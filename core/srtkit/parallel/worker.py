@@ -3,8 +3,6 @@
 The pipe stays open: its end means that the parent is gone, and the worker ends at once, whatever it does.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import shutil

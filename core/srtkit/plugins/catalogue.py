@@ -3,8 +3,6 @@
 Data for remedies and defaults only: nothing here is imported, and third parties need no entry.
 """
 
-from __future__ import annotations
-
 import re
 
 from srtkit.spec.versions import CONTRACTS

@@ -4,8 +4,6 @@ New attributes, submodules and caches are fine; a function, class or method that
 before is not. Knows no plugin.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

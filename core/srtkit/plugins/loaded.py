@@ -1,7 +1,5 @@
 """Loading exactly a plan, as child processes do: nothing is discovered, everything is verified."""
 
-from __future__ import annotations
-
 import importlib.metadata
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ Every way to fail is a `PluginBroken` or `PluginIncompatible` that names entry p
 version. Knows one plugin at a time and nothing of settings.
 """
 
-from __future__ import annotations
-
 import importlib
 import re
 import sys

@@ -1,7 +1,5 @@
 """The wiring plan: which plugins a run uses, exactly. Data that travels to child processes as JSON."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 from typing import Any

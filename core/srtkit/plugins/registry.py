@@ -4,8 +4,6 @@ Keeps distribution and version of every entry point (a cache would lose them and
 other majors, duplicates and broken metadata, and words the refusals of rules 1, 4 and 5.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import re
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """A record of what discovery and wiring did, for `srt plugins trace`. Knows text and seconds only."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

@@ -4,8 +4,6 @@ The file is the allow list: a plugin is imported only if it is named, chosen by 
 by a chosen one, or a default. Runs in the parent; children use `loaded`. Knows no kind's meaning.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

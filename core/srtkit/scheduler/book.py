@@ -6,8 +6,6 @@ waiting ──lend──▶ leased prefix        (cache's pages, pinned)
         ──end───▶ keep, then what is left retires with the slot until in_flight is 0
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from srtkit.scheduler.columns import Columns, State

@@ -1,7 +1,5 @@
 """Rows and columns → StepPlan. Knows the plan's format; decides nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ A sequence of P prompt tokens has KV for `planned` tokens once every launched st
 consumes the token at position `planned` and samples the one at `planned + 1`.
 """
 
-from __future__ import annotations
-
 from enum import IntEnum
 
 import numpy as np

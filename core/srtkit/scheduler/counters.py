@@ -1,7 +1,5 @@
 """Running totals of a scheduler, for metrics and the log line. Written in plan and commit, read outside."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -5,8 +5,6 @@ in use (a running sequence owns it), retiring (an ended sequence's, until its la
 in transfer. The counts always add up to the total; pins are the cache's business.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from srtkit.spec.errors import OutOfMemory

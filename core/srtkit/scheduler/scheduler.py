@@ -5,8 +5,6 @@ row: Python per sequence is spent on admission, prompt chunks, ends and retracti
 never reads a clock and knows no tensor, text or socket.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 

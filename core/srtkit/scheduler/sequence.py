@@ -1,7 +1,5 @@
 """A sequence outside the columns: what is needed when it is admitted, ends or is retracted. No per-step state."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import numpy as np

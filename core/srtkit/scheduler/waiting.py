@@ -1,7 +1,5 @@
 """The waiting queue: order, bounds, and which sequence may be admitted next. Knows no pages and no cache."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Callable
 from typing import Literal

@@ -1,7 +1,5 @@
 """Routes of the operator: models, health, figures, and operations on what runs."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

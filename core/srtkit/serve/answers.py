@@ -4,8 +4,6 @@ Knows no format: a `Shape` turns pieces into bytes. A slow client blocks its own
 meanwhile is merged into its next event.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Coroutine
 from typing import Any, Protocol, TypeVar

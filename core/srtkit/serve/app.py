@@ -1,7 +1,5 @@
 """The HTTP application: the routes joined, the key checked, every error in OpenAI's shape."""
 
-from __future__ import annotations
-
 import hmac
 from collections.abc import Awaitable, Callable
 

@@ -1,7 +1,5 @@
 """POST /v1/chat/completions: messages in, through the model's chat template, the assistant's message out."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any

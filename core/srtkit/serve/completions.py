@@ -1,7 +1,5 @@
 """POST /v1/completions: texts or token ids in, their continuations out."""
 
-from __future__ import annotations
-
 import time
 from itertools import accumulate
 from typing import Any

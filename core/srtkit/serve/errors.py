@@ -1,7 +1,5 @@
 """What a client did wrong, and any error as an HTTP answer in OpenAI's shape. Knows no route and no engine."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

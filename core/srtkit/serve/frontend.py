@@ -4,8 +4,6 @@ Knows which row slot belongs to which request; no HTTP, no threads, no event loo
 in its event loop, the in-process `Engine` in the caller's thread.
 """
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 
@@ -66,16 +64,6 @@ class Frontend:
         """Raise the engine's failure, if it has failed."""
         if self.failure is not None:
             raise self.failure
-
-    @property
-    def n_open(self) -> int:
-        """Requests the engine still holds."""
-        return len(self._open)
-
-    @property
-    def n_waiting(self) -> int:
-        """Requests that have no row slot yet."""
-        return self._waiting
 
     def feed(self, message: Message) -> None:
         """Take one message of the engine."""

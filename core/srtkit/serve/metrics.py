@@ -4,8 +4,6 @@ The engine's figures are read off its latest `Stats` when somebody asks; only wh
 (latencies, answers) is counted here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest

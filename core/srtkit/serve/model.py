@@ -1,7 +1,5 @@
 """From a prepared run to what clients can know of its model."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

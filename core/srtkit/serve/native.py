@@ -1,7 +1,5 @@
 """The native routes: POST /generate, /tokenize, /detokenize. Token ids in and out, no chat."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What chat and completions answers have in common in OpenAI's API: envelope, usage, log-probabilities."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -3,8 +3,6 @@
 Knows the served model's tokenizer, limits and sampling defaults; no HTTP.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import secrets

@@ -3,8 +3,6 @@
 Types and bounds are declared on the fields; msgspec checks them. Knows nothing of tokens or answers.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TypeVar

@@ -3,8 +3,6 @@
 Knows no route and no form of an answer. Everything but the pump's thread runs in the server's event loop.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

@@ -5,8 +5,6 @@ that change the result: a spec or a batch carries the set it uses, a plugin decl
 understands, and core compares the two before any step, so that a new feature never reaches an old plugin.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -4,8 +4,6 @@
 imported when its sub-command is typed, and it imports the rest when `run` is called.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -19,8 +19,6 @@
 `exit_code` is what the `srt` command ends with when the error reaches it (docs/errors.md lists them).
 """
 
-from __future__ import annotations
-
 
 class SrtError(Exception):
     """Base of all errors raised on purpose.

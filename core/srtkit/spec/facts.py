@@ -1,7 +1,5 @@
 """Facts about the device and the run that descriptors may decide by. Plain data, no torch, no probing."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 

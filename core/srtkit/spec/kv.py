@@ -4,8 +4,6 @@ A pool page holds `page_tokens` tokens of every layer of a component. A layout s
 under a page id; core allocates the planes layer-major and hands each layer its view.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -13,17 +11,11 @@ from typing import Literal
 
 from srtkit.spec.errors import Unsupported
 
-ITEM_BYTES = {
-    "float64": 8,
-    "float32": 4,
-    "int32": 4,
-    "bfloat16": 2,
-    "float16": 2,
-    "float8_e4m3fn": 1,
-    "float8_e4m3fnuz": 1,
-    "uint8": 1,
-    "int8": 1,
-}
+ITEM_BYTES = (
+    {"float64": 8, "float32": 4, "int32": 4, "bfloat16": 2, "float16": 2}
+    | dict.fromkeys(("float8_e4m3fn", "float8_e4m3fnuz", "uint8", "int8"), 1)
+)  # fmt: skip
+"""Bytes of an element, by torch's name of its dtype."""
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,6 @@ its backend through the binding table of the runner that owns the model: the one
 per thread while a forward runs, so that several engines in one process do not collide.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,20 +15,12 @@ from torch import Tensor, nn
 
 from srtkit.spec.attention import AttentionBackend, AttentionPlan, AttentionSpec, LayerHandle
 from srtkit.spec.errors import EngineError
+from srtkit.spec.kv import ITEM_BYTES
 from srtkit.spec.models import ModelBuild
 from srtkit.spec.ops import OpBinder, WeightOp
 
-DTYPES = {
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "float8_e4m3fn": torch.float8_e4m3fn,
-    "float8_e4m3fnuz": torch.float8_e4m3fnuz,
-    "int8": torch.int8,
-    "uint8": torch.uint8,
-    "int32": torch.int32,
-}
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ITEM_BYTES}
+"""The contract's dtype names as torch dtypes."""
 
 
 @dataclass

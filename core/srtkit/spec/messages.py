@@ -4,8 +4,6 @@ Token ids, columns and log-probabilities are little-endian byte strings (int32, 
 numbers. The deltas of a step are one message of columns. Step plans travel as their own bytes.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

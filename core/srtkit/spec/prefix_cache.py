@@ -5,8 +5,6 @@ it, lends them out pinned, and gives them back on eviction. A page id in the cac
 prefix. Lengths are tokens; pages of a component are int32 arrays in order of position.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

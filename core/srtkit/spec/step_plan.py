@@ -70,13 +70,6 @@ class StepFlag(IntFlag):
     GREEDY = 64  # every sampling row is greedy
 
 
-class ControlOp(IntEnum):
-    """Operations of a barrier step."""
-
-    FLUSH_CACHE = 1
-    SHUTDOWN = 2
-
-
 class AdmitField(IntEnum):
     """Words of one ADMIT record. Floats are float32 bit patterns, the seed is two halves."""
 
@@ -93,7 +86,6 @@ class AdmitField(IntEnum):
 
 
 ADMIT_WORDS = 10
-GREEDY_TEMPERATURE = 0.0
 
 
 @dataclass(frozen=True)

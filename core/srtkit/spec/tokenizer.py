@@ -3,8 +3,6 @@
 A loader of another form converts it. Knows no tokenizer library.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

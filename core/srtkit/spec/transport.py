@@ -5,8 +5,6 @@ receivers that all get the same bytes. A message is one or more byte frames, del
 per sender, at most once. What the frames mean is `srtkit.spec.messages`; a transport never looks inside.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

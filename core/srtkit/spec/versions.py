@@ -4,8 +4,6 @@ A contract version is `major.minor`. The entry-point group carries the major, so
 major is recognised without being imported. A minor adds optional things only.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

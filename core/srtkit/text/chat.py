@@ -3,8 +3,6 @@
 Templates come with downloaded models, so they run in Jinja's sandbox and see plain data only.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime

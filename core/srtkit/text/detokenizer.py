@@ -1,7 +1,5 @@
 """Turns the tokens of one request into text as they come. Knows token bytes only; stop strings are in `stop`."""
 
-from __future__ import annotations
-
 import codecs
 from collections.abc import Iterable
 from typing import final

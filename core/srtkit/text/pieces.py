@@ -5,8 +5,6 @@ or "▁ for space" with optional byte tokens (SentencePiece). As a table both de
 streaming exact and cheap. Knows nothing of requests.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """Finds stop strings in streamed text. Knows text deltas only, no tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import final
 

@@ -1,7 +1,5 @@
 """Text to token ids and back, from the plain data of a model loader. Knows no model, request or device."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import final
 

@@ -82,12 +82,16 @@ class Step:
         self.rig.backend.store(self.plan, self.layer, *self.new)
 
     @torch.inference_mode()
-    def attend(self, *, rows: Rows = Rows.ALL, fresh: bool = False) -> Result:
-        """Attend between guards; padding rows must come out finite. Raises `Failed` for writes elsewhere."""
+    def attend(self, *, rows: Rows = Rows.ALL, fresh: bool = False, lse: bool | None = None) -> Result:
+        """Attend between guards, with lse where it is declared or told.
+
+        Padding rows must come out finite. Raises `Failed` for writes elsewhere.
+        """
         spec, case, device = self.case.spec, self.case, self.rig.harness.device
         tokens = len(self.q)
         out = pool.Guarded(tokens, (spec.q_heads, spec.v_head_dim), DTYPES[spec.dtype], device)
-        lse = pool.Guarded(tokens, (spec.q_heads,), torch.float32, device) if self.rig.harness.can.lse else None
+        wanted = bool(self.rig.harness.can.lse) if lse is None else lse
+        sums = pool.Guarded(tokens, (spec.q_heads,), torch.float32, device) if wanted else None
         self.rig.backend.attend(
             self.plan,
             self.layer,
@@ -95,9 +99,9 @@ class Step:
             out.inner,
             rows=rows,
             fresh=self.new if fresh else None,
-            lse=None if lse is None else lse.inner,
+            lse=None if sums is None else sums.inner,
         )
-        return self.read(out, lse, rows)
+        return self.read(out, sums, rows)
 
     def read(self, out: pool.Guarded, lse: pool.Guarded | None, rows: Rows = Rows.ALL) -> Result:
         """The result of a call that covers `rows`."""

@@ -1,0 +1,232 @@
+"""How near the result is to a float64 solution: families of inputs, dtypes, head sizes, and the pairwise matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from srtkit_conformance.check import Outcome, check
+from srtkit_conformance.kits.attention.case import LARGEST, Case, Row, pairwise, rows_of
+from srtkit_conformance.kits.attention.gates import Margins
+from srtkit_conformance.kits.attention.harness import Harness
+from srtkit_conformance.kits.attention.step import Step, ask, verify
+from srtkit_conformance.target import Target
+
+WINDOW = 24
+SOFT_CAP = 30.0
+CLAUSE = "attention/1.0: out is softmax(scale q·k) v over the visible tokens, with the gates of the suite"
+HEAD_DIMS = (64, 80, 96, 128, 256)
+RATIOS = (1, 3, 4, 8, 16)
+PAGES = (16, 1, 7, 32, 64, 128, 256)
+
+
+def families(harness: Harness, **changes: Any) -> Margins:
+    """Prompts shorter and longer than the window, a chunk with a cached prefix, decode; plain and windowed and capped.
+
+    No single one of them shows all faults: short prompts hide windows, long contexts hide a wrong scale.
+    """
+    features = {"window": WINDOW} if harness.has("window") else {}
+    if harness.has("soft_cap"):
+        features |= {"soft_cap": SOFT_CAP}
+    shapes = (rows_of((0, 17)), rows_of((0, 70)), rows_of((75, 33)), rows_of((99, 1)))
+    margins = Margins()
+    for extra in [{}, *([features] if features else [])]:
+        for rows in shapes:
+            leading = int(rows[0].n_query == 1)
+            verify(harness, [harness.case(rows, leading=leading, **{**extra, **changes})], margins)
+    return margins
+
+
+@check(
+    "attention.numerics.small",
+    level=1,
+    clause=CLAUSE,
+    explain="Inputs of standard deviation 0.1: absolute tolerances hide errors here, relative ones do not.",
+)
+def small(target: Target) -> Outcome:
+    """Inputs of standard deviation 0.1."""
+    return families(Harness(target), std=0.1).figures()
+
+
+@check(
+    "attention.numerics.unit",
+    level=1,
+    clause=CLAUSE,
+    explain="A wrong scale, mask or head mapping; in gate B or C alone: one bad row, tile or head.",
+)
+def unit(target: Target) -> Outcome:
+    """Inputs of standard deviation 1."""
+    return families(Harness(target)).figures()
+
+
+@check(
+    "attention.numerics.large",
+    level=1,
+    clause=CLAUSE,
+    explain="Inputs of standard deviation 4: nearly one-hot probabilities; a missing maximum or soft cap overflows here.",
+)
+def large(target: Target) -> Outcome:
+    """Inputs of standard deviation 4."""
+    return families(Harness(target), std=4.0).figures()
+
+
+def _dtype(target: Target, name: str) -> Outcome:
+    harness = Harness(target)
+    if name not in harness.can.dtypes:
+        return ask(harness, harness.case(rows_of((20, 1), (0, 9)), dtype=name), f"dtype {name}")
+    rows = rows_of((99, 1), (75, 33), (0, 40))
+    return verify(harness, [harness.case(rows, dtype=name, leading=1, garbage=LARGEST)]).figures()
+
+
+@check(
+    "attention.numerics.float32",
+    level=1,
+    clause=CLAUSE,
+    explain="Inputs are rounded to a shorter dtype (tf32, bfloat16) on the way; relative errors of 1e-3 tell.",
+)
+def float32(target: Target) -> Outcome:
+    """float32 stays float32."""
+    return _dtype(target, "float32")
+
+
+@check(
+    "attention.numerics.float16",
+    level=1,
+    clause=CLAUSE,
+    explain="Probabilities in bfloat16 (three to five times the error), or sums in float16.",
+)
+def float16(target: Target) -> Outcome:
+    """float16."""
+    return _dtype(target, "float16")
+
+
+@check(
+    "attention.numerics.bfloat16",
+    level=1,
+    clause=CLAUSE,
+    explain="Partial results rounded more than once, or sums in bfloat16.",
+)
+def bfloat16(target: Target) -> Outcome:
+    """bfloat16."""
+    return _dtype(target, "bfloat16")
+
+
+@check(
+    "attention.numerics.head_sizes",
+    level=1,
+    clause="attention/1.0: head_dims are the head sizes it takes",
+    explain="A kernel padded to the next power of two that loads or drops the wrong elements.",
+)
+def head_sizes(target: Target) -> Outcome:
+    """Declared head sizes among the usual ones."""
+    harness = Harness(target)
+    sizes = [size for size in HEAD_DIMS if size in harness.can.head_dims] or [harness.head_dim]
+    rows = rows_of((37, 1), (20, 5), (0, 21))
+    return verify(harness, [harness.case(rows, leading=1, head_dim=size, kv_heads=1) for size in sizes]).figures()
+
+
+@check(
+    "attention.numerics.head_ratios",
+    level=1,
+    clause="attention/1.0: query head h reads KV head h // (q_heads / kv_heads)",
+    explain="Heads interleaved (h % kv_heads); a ratio that is no power of two; a ratio above a kernel's tile.",
+)
+def head_ratios(target: Target) -> Outcome:
+    """Query heads per KV head: 1, 3, 4, 8, 16."""
+    harness = Harness(target)
+    rows = rows_of((37, 1), (20, 5), (0, 21))
+    ratios = [ratio for ratio in RATIOS if ratio <= harness.can.max_gqa_ratio]
+    return verify(harness, [harness.case(rows, leading=1, ratio=ratio) for ratio in ratios]).figures()
+
+
+@check(
+    "attention.numerics.scale",
+    level=1,
+    clause="attention/1.0: scale multiplies q·k",
+    explain="The kernel uses head_dim ** -0.5 whatever the spec says; models with their own scale give wrong text.",
+)
+def scale(target: Target) -> Outcome:
+    """A scale that is not the usual one."""
+    harness = Harness(target)
+    rows = rows_of((99, 1), (40, 21), (0, 33))
+    usual: float = harness.head_dim**-0.5
+    cases = [harness.case(rows, leading=1, scale=usual * factor) for factor in (0.7, 1.6)]
+    return verify(harness, cases).figures()
+
+
+@check(
+    "attention.numerics.long",
+    level=2,
+    clause=CLAUSE,
+    explain="Kernels split long contexts among blocks and merge: a lost split, a merge without the maximum, a split "
+    "that is empty for the shorter rows.",
+    seconds=120,
+)
+def long(target: Target) -> Outcome:
+    """Contexts of 257 to 4100 tokens, alone and beside short rows."""
+    harness = Harness(target)
+    shapes = ([(256, 1)], [(1024, 1)], [(1999, 1), (3, 1), (1030, 1), (4099, 1)], [(1990, 33)], [(0, 700)])
+    cases = [
+        harness.case(rows_of(*rows), leading=sum(n == 1 for _, n in rows), ratio=min(4, harness.can.max_gqa_ratio))
+        for rows in shapes
+    ]
+    return verify(harness, cases).figures()
+
+
+STEPS: dict[str, tuple[Row, ...]] = {
+    "decode": rows_of((99, 1)),
+    "decode ragged": rows_of((200, 1), (3, 1), (70, 1), (0, 1), (68, 1), (64, 1)),
+    "decode even": rows_of(*[(40, 1)] * 5),
+    "prompt": rows_of((0, 70)),
+    "prompts of one length": rows_of(*[(0, 17)] * 3),
+    "chunk": rows_of((75, 33)),
+    "few": rows_of((90, 4), (0, 3), (31, 9)),
+    "mixed": rows_of((80, 1), (12, 1), (0, 25), (65, 20), (64, 1)),
+}
+LEADING = {"decode": 1, "decode ragged": 6, "decode even": 5, "mixed": 2}
+
+
+def matrix(harness: Harness) -> list[Case]:
+    """All pairs of what the backend declares: dtypes, shapes, pages, features, kinds of step, sizes of input."""
+    can = harness.can
+    factors: dict[str, Sequence[Any]] = {
+        "dtype": harness.dtypes,
+        "head_dim": [size for size in HEAD_DIMS if size in can.head_dims] or [harness.head_dim],
+        "kv_heads": [1, 2, 3],
+        "ratio": [ratio for ratio in RATIOS if ratio <= can.max_gqa_ratio],
+        "page": [size for size in PAGES if size in can.page_sizes] or [harness.page],
+        "step": list(STEPS),
+        "std": [1.0, 0.1, 4.0],
+        "permuted": [True, False],
+        "garbage": [1e4, LARGEST],
+        "padding": [0, 2],
+        "fused": [False, True],
+        "fresh": [False, True],
+        "window": [0, 1, 24, 64] if harness.has("window") else [0],
+        "soft_cap": [0.0, SOFT_CAP] if harness.has("soft_cap") else [0.0],
+        "sinks": [False, True] if harness.has("sinks") else [False],
+        "kv_dtype": ["", *sorted(name for name in can.kv_dtypes if name.startswith("float8"))],
+    }
+    cases = []
+    for drawn in pairwise(factors, seed=harness.target.seed):
+        step = drawn.pop("step")
+        cases.append((drawn.pop("fresh"), harness.case(STEPS[step], leading=LEADING.get(step, 0), **drawn)))
+    return cases
+
+
+@check(
+    "attention.numerics.matrix",
+    level=2,
+    clause="attention/1.0: everything declared works together with everything else declared",
+    explain="A template or branch that exists for one combination of shapes only. The message names the case.",
+    seconds=300,
+)
+def pairs(target: Target) -> Outcome:
+    """Every pair of declared values in some step."""
+    harness = Harness(target)
+    margins = Margins()
+    cases = matrix(harness)
+    for fresh, case in cases:
+        step = Step(harness.rig(case), case)
+        step.run(fresh=fresh).check(margins)
+    return {"cases": len(cases), **margins.figures()}
