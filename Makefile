@@ -5,6 +5,7 @@
 #   make quick        for every edit: lint and the tests that need no model; <= 2 minutes
 #   make check        what CI runs: every gate, the suite, wheels in a fresh environment; <= 15 minutes
 #   make full         every matrix at full size; <= 60 minutes
+#   make selftest     prove the conformance suite: every wrong plugin is found, every legal one passes
 #   make wheels       build every distribution into dist/ and check the metadata
 #   make docs         write the pages that are made from the source, check every link
 #   make new-plugin KIND=attention NAME=mychip [DEST=DIR]    start a plugin from a working skeleton
@@ -36,7 +37,7 @@ ENV := $(VENV)/.stamp-dists
 
 .DELETE_ON_ERROR:
 .PHONY: serve env quick test check full lint types imports size no-cuda wheels core-alone serve-from-wheels \
-        bench docs docs-current new-plugin clean
+        selftest selftest-quick bench docs docs-current new-plugin clean
 
 serve: $(ENV)
 	$(VENV)/bin/srt serve --config configs/quickstart.toml $(ARGS)
@@ -65,10 +66,10 @@ quick: lint
 test: $(ENV)
 	$(PY) -m pytest -m "not full" $(ARGS)
 
-check: lint types imports size docs-current no-cuda test core-alone serve-from-wheels
+check: lint types imports size docs-current no-cuda test selftest-quick core-alone serve-from-wheels
 
 # The gates, then every test in both sizes; the result is written where it is committed from.
-full: lint types imports size docs-current no-cuda core-alone serve-from-wheels
+full: lint types imports size docs-current no-cuda selftest core-alone serve-from-wheels
 	-$(PY) -m pytest --junit-xml .cache/full.xml $(ARGS)
 	$(PY) -m tools.full_report .cache/full.xml
 
@@ -79,7 +80,7 @@ lint: $(ENV)
 	$(VENV)/bin/ruff format --quiet --check .
 
 types: $(ENV)
-	$(VENV)/bin/mypy core/srtkit tools
+	$(VENV)/bin/mypy core/srtkit conformance/srtkit_conformance tools
 
 imports: $(ENV)
 	$(PY) -m tools.import_rules
@@ -97,6 +98,15 @@ docs: $(ENV)
 docs-current: $(ENV)
 	$(PY) -m tools.docs_tables --check
 	$(PY) -m tools.links
+
+# --- conformance: the whole kill matrix in all seeds, and its sister for `check`
+
+selftest: $(ENV)
+	@mkdir -p .cache
+	$(VENV)/bin/srt conformance selftest --matrix .cache/kill-matrix.md $(ARGS)
+
+selftest-quick: $(ENV)
+	$(VENV)/bin/srt conformance selftest --quick
 
 # --- wheels
 

@@ -20,6 +20,8 @@ from tools.dists import ROOT, Dist, find
 
 TORCH_FREE = ("config", "plugins", "scheduler", "spec", "text")
 """Parts of core that run in processes without torch. `srtkit.spec.layers` is the one exception."""
+CONFORMANCE = "srtkit_conformance"
+OF_CONFORMANCE = ("srtkit.config", "srtkit.plugins")
 VENDOR = ("torch", "transformers", "triton")
 
 
@@ -47,18 +49,19 @@ def declared(dists: Sequence[Dist]) -> list[str]:
 def contracts(dists: Sequence[Dist], core: Sequence[str]) -> dict[str, dict[str, object]]:
     """Contract id → import-linter's settings, for the given distributions and core modules."""
     packages = [dist.package for dist in dists if dist.is_plugin]
+    suites = [dist.package for dist in dists if dist.package == CONFORMANCE]
     return {
         "core-knows-no-plugin": {
             "name": "core imports no plugin",
             "type": "forbidden",
             "source_modules": ["srtkit"],
-            "forbidden_modules": packages,
+            "forbidden_modules": [*packages, *suites],
         },
         "plugins-use-spec": {
             "name": "plugins import srtkit.spec and nothing else of core",
             "type": "forbidden",
             "source_modules": packages,
-            "forbidden_modules": list(core),
+            "forbidden_modules": [*core, *suites],
         },
         "plugins-are-independent": {
             "name": "plugins do not import each other unless declared",
@@ -87,6 +90,17 @@ def contracts(dists: Sequence[Dist], core: Sequence[str]) -> dict[str, dict[str,
             "source_modules": ["srtkit"],
             "forbidden_modules": ["transformers"],
         },
+        **{f"{suite}-stands-outside": _of_suite(suite, packages, core) for suite in suites},
+    }
+
+
+def _of_suite(suite: str, packages: Sequence[str], core: Sequence[str]) -> dict[str, object]:
+    """The suite loads plugins as core does and has no part in running them."""
+    return {
+        "name": "conformance imports no plugin and nothing that runs one",
+        "type": "forbidden",
+        "source_modules": [suite],
+        "forbidden_modules": [*packages, *(module for module in core if module not in OF_CONFORMANCE)],
     }
 
 

@@ -6,6 +6,7 @@ import random
 import sys
 import time
 import traceback
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +21,7 @@ def run_here(target: Target, check: Check, replay: str) -> Result:
 
     `replay` is the command that runs it again. Raises `SuiteError` when the suite is at fault.
     """
-    _seed_everything(target.seed)
+    _prepare(target)
     started = time.perf_counter()
     try:
         result = _passed(check, check.body(target))
@@ -55,8 +56,8 @@ def _passed(check: Check, outcome: Outcome) -> Result:
             return replace(result_of(check, "informational", message), figures=dict(figures))
         case None:
             return result_of(check, "pass")
-        case dict():
-            return replace(result_of(check, "pass"), figures=outcome)
+        case Mapping():
+            return replace(result_of(check, "pass"), figures=dict(outcome))
     raise SuiteError(f"{check.id} returned {type(outcome).__name__}, which is no outcome of a check")
 
 
@@ -69,9 +70,13 @@ def _text(value: object) -> str:
     return "" if value is None else str(value)
 
 
-def _seed_everything(seed: int) -> None:
-    """The generators that plugins may use behind our back, so that `--only` repeats what a whole run did."""
-    random.seed(seed)
-    np.random.seed(seed)
+def _prepare(target: Target) -> None:
+    """Make `--only` repeat what a whole run did: generators that plugins may use, and hypothesis' memory."""
+    random.seed(target.seed)
+    np.random.seed(target.seed)
     if torch := sys.modules.get("torch"):
-        torch.manual_seed(seed)
+        torch.manual_seed(target.seed)
+    if "hypothesis" in sys.modules:
+        from hypothesis.configuration import set_hypothesis_home_dir
+
+        set_hypothesis_home_dir(target.folder / "hypothesis")

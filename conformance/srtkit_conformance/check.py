@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any
 
 from srtkit_conformance.target import Target
 
@@ -67,7 +66,9 @@ class Check:
     seconds: float = 60.0
 
 
-def check(id_: str, *, level: int, clause: str, explain: str, isolated: bool = False, seconds: float = 60.0) -> Any:
+def check(
+    id_: str, *, level: int, clause: str, explain: str, isolated: bool = False, seconds: float = 60.0
+) -> Callable[[Body], Check]:
     """Turn a body into a `Check`; its kind is the id's first part."""
 
     def made(body: Body) -> Check:

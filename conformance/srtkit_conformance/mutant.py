@@ -30,19 +30,23 @@ class Mutant:
         return not self.killed_by
 
 
-def mutant(id_: str, *, of: str, sentence: str, killed_by: tuple[str, ...], note: str = "") -> Any:
+Make = Callable[[Any], Any]
+Made = Callable[[Make], Mutant]
+
+
+def mutant(id_: str, *, of: str, sentence: str, killed_by: tuple[str, ...], note: str = "") -> Made:
     """Turn a function over the reference's descriptor into a `Mutant`."""
 
-    def made(make: Callable[[Any], Any]) -> Mutant:
+    def made(make: Make) -> Mutant:
         return Mutant(id_, of, sentence, make, killed_by, note)
 
     return made
 
 
-def variant(id_: str, *, of: str, sentence: str) -> Any:
+def variant(id_: str, *, of: str, sentence: str) -> Made:
     """Turn a function over the reference's descriptor into a legal variant."""
 
-    def made(make: Callable[[Any], Any]) -> Mutant:
+    def made(make: Make) -> Mutant:
         return Mutant(id_, of, sentence, make)
 
     return made

@@ -11,8 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import hypothesis.configuration
-
 from srtkit.spec.errors import DeviceAbsent, PluginNotFound
 from srtkit_conformance.catalogue import REFERENCES, Suite
 from srtkit_conformance.check import Check
@@ -36,7 +34,7 @@ class Plan:
     only: frozenset[str] = frozenset()
 
     def covers(self, mutant: Mutant) -> bool:
-        """Whether a mutant is part of it."""
+        """Whether a mutant is part of it. The references are only when all mutants are."""
         return not self.only or mutant.id in self.only
 
 
@@ -78,7 +76,7 @@ def prove(suite: Suite, plan: Plan, say: Say, references: Sequence[str] | None =
                 proof.faults.append(f"{mutant.id} is to be killed by {id_}, which is no check of {suite.kind}")
     prover = _Prover(suite, plan, say, checks, proof)
     names = REFERENCES.get(suite.kind, ()) if references is None else references
-    for name in names:
+    for name in () if plan.only else names:
         prover.reference(name)
     for mutant in mutants:
         prover.mutant(mutant)
@@ -151,7 +149,6 @@ class _Prover:
     def _run(self, subject: Subject, checks: Sequence[Check]) -> list[Result]:
         with tempfile.TemporaryDirectory(prefix="srt-conf-") as name:
             folder = Path(name)
-            hypothesis.configuration.set_hypothesis_home_dir(folder / "hypothesis")
             try:
                 target = load_target(subject, self.suite, folder)
             except (PluginNotFound, DeviceAbsent) as error:

@@ -46,8 +46,10 @@ def summary(report: Report) -> str:
 def explanation(check: Check) -> str:
     """All that is known of a check."""
     how = f"in a child process, at most {check.seconds:g} s" if check.isolated else "in the suite's own process"
-    text = textwrap.fill(textwrap.dedent(check.explain).strip(), 100)
-    return f"{check.id} (level {check.level}, {how})\n\nclause\n  {check.clause}\n\nwhen it fails\n{textwrap.indent(text, '  ')}"
+    causes = textwrap.fill(" ".join(check.explain.split()), 100)
+    parts = {"clause": check.clause, "when it fails": causes}
+    told = "\n\n".join(f"{title}\n{textwrap.indent(text, '  ')}" for title, text in parts.items())
+    return f"{check.id} (level {check.level}, {how})\n\n{told}"
 
 
 def changed_since(report: Report) -> Iterator[str]:
@@ -63,8 +65,9 @@ def proved(proofs: Sequence[Proof]) -> str:
     rows = [row for proof in proofs for row in proof.rows]
     legal = sum(row.mutant.legal for row in rows)
     faults = [fault for proof in proofs for fault in proof.faults]
-    lines = [f"not the named killer of any mutant: {one}" for proof in proofs for one in proof.uncovered]
-    lines += [f"fault: {fault}" for fault in faults]
+    lines = [f"fault: {fault}" for fault in faults]
+    uncovered = sum(len(proof.uncovered) for proof in proofs)
+    lines.append(f"{uncovered} of {sum(len(proof.checks) for proof in proofs)} checks are named by no mutant")
     return "\n".join([*lines, f"{len(rows) - legal} mutants, {legal} legal variants, {len(faults)} faults"])
 
 

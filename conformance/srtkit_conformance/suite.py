@@ -6,7 +6,9 @@ pytest loads no plugin of its environment and reads no settings. Knows neither r
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
@@ -31,11 +33,12 @@ class _Collector:
     results: dict[str, Result] = field(default_factory=dict)
     error: SuiteError | None = None
     _current: Result | None = None
-    _config: pytest.Config | None = None
+    _uncaptured: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def pytest_configure(self, config: pytest.Config) -> None:
-        """Remembers where output can be let through."""
-        self._config = config
+        """Find out how output gets past pytest's capture."""
+        capture: Any = config.pluginmanager.get_plugin("capturemanager")
+        self._uncaptured = capture.global_and_fixture_disabled
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """One item a check."""
@@ -66,8 +69,7 @@ class _Collector:
         if printed and result.verdict == "fail":
             result = replace(result, message="\n".join([result.message, "it printed:", *printed]))
         self.results[result.id] = result
-        assert self._config is not None
-        with self._config.pluginmanager.get_plugin("capturemanager").global_and_fixture_disabled():
+        with self._uncaptured():
             self.on_result(result)
 
 

@@ -9,7 +9,7 @@ expires = 2027-03-01
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -82,7 +82,7 @@ def used(waivers: Iterable[Waiver], results: Iterable[Result]) -> tuple[WaiverUs
     return tuple(WaiverUse(one.id, one.reason, str(one.expires), _state(one, verdicts)) for one in waivers)
 
 
-def _state(waiver: Waiver, verdicts: dict[str, str]) -> WaiverState:
+def _state(waiver: Waiver, verdicts: Mapping[str, str]) -> WaiverState:
     match verdicts.get(waiver.id, "not-run"):
         case "waived":
             return "used"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -78,9 +79,9 @@ def test_missing_libraries_are_named_with_the_set_that_brings_them(monkeypatch: 
     assert "srtkit-core[cpu]" in findings["torch"].detail
 
 
-def test_too_little_disk_or_shared_memory_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "SHARED_MEMORY_MIB", 1 << 40)
-    (finding,) = of(doctor._machine(), "/dev/shm")
+def test_too_little_disk_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "FREE_DISK_MIB", 1 << 40)
+    (finding,) = of(doctor._machine(), tempfile.gettempdir())
     assert finding.verdict == "fail"
 
 

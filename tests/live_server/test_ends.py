@@ -78,7 +78,9 @@ def test_a_signal_ends_it_in_order_and_open_requests_with_it(
     start: Start, folders: Path, number: int, code: int, seconds: float
 ) -> None:
     with busy(start, folders / "brake") as (server, streams):
-        os.killpg(server.pid, number)  # as terminals and service managers do: the rank gets it, too
+        os.killpg(server.pid, number)  # as a terminal does
+        if number == signal.SIGTERM:
+            os.kill(server.children[0], number)  # service managers send it to every process
         ends = [read_rest(stream) for stream in streams]
         assert server.process.wait(seconds) == code
         assert "Traceback" not in server.output()
@@ -99,7 +101,7 @@ def test_a_signal_during_the_start_ends_it_in_order(config: Path, folders: Path)
     output, _ = process.communicate(timeout=20)
     assert process.returncode == exits.INTERRUPTED
     assert output.decode() == "error: stopped by Ctrl-C\n"
-    assert not rank.is_running()
+    rank.wait(5)
     assert list(folders.iterdir()) == []
 
 

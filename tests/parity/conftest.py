@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,8 +13,8 @@ from tests.parity.reference import Case
 
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.toml"
 FLOAT32 = {"model.dtype": "float32", "memory.kv_gib": "0.5"}
-
-Start = Callable[[Mapping[str, str]], Engine]
+ONE_THREAD = {"platform.options.threads": "1"}
+"""Tests share the machine, and OpenMP's threads wait for each other by spinning: beside other work two are slower."""
 
 
 @pytest.fixture(scope="session")
@@ -38,5 +38,5 @@ def quickstart() -> Path:
 @pytest.fixture(scope="session")
 def plain_engine() -> Iterator[Engine]:
     """An engine with the defaults of the quick start, but in float32."""
-    with Engine.from_config(QUICKSTART, FLOAT32) as engine:
+    with Engine.from_config(QUICKSTART, FLOAT32 | ONE_THREAD) as engine:
         yield engine

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from srtkit import Engine
-from tests.parity.conftest import FLOAT32, QUICKSTART
+from tests.parity.conftest import FLOAT32, ONE_THREAD, QUICKSTART
 from tests.parity.reference import Case
 
 FACTORS: dict[str, tuple[str, ...]] = {
@@ -24,7 +24,7 @@ FACTORS: dict[str, tuple[str, ...]] = {
     "scheduler.depth": ("0", "1", "2"),
     "memory.kv_gib": ("0.5", "0.03"),  # room for all, and for a few: then some wait and some are put back
 }
-PAIRWISE = (
+PAIRWISE: tuple[tuple[str, ...], ...] = (
     ("radix", "2048", "16", "0", "0.5"),
     ("chunk", "32", "7", "0", "0.03"),
     ("radix", "2048", "7", "1", "0.03"),
@@ -37,11 +37,11 @@ SHORT = 16
 """How many prompts, shortest first, the cheap trials take: a batch of this size."""
 
 SEEDED: list[dict[str, Any]] = [
-    {"temperature": 0.8, "seed": 11, "n": 2},
+    {"temperature": 0.8, "seed": 11},
     {"temperature": 1.0, "top_k": 40, "top_p": 0.9, "seed": 2**62},
     {"temperature": 1.3, "min_p": 0.05, "seed": 5},
 ]
-SEEDED_TOKENS = 16
+SEEDED_TOKENS = 12
 
 pytestmark = pytest.mark.model
 
@@ -53,12 +53,13 @@ def test_the_cases_cover_every_pair() -> None:
 
 @dataclass(frozen=True)
 class Trial:
-    """An engine, the prompts it continues, and for how many tokens; `alone` is the prompt that it continues alone."""
+    """An engine, the prompts that it continues together, and for how many tokens; the one it continues alone."""
 
     engine: Engine
     cases: list[Case]
     tokens: int
     alone: Case
+    tokens_alone: int
 
 
 def _parameters() -> Iterator[Any]:
@@ -71,19 +72,20 @@ def _parameters() -> Iterator[Any]:
 
 @pytest.fixture(scope="module", params=_parameters())
 def trial(request: pytest.FixtureRequest, cases: list[Case], plain_engine: Engine) -> Iterator[Trial]:
-    """All prompts and tokens; but only the first of the `check` engines does that much."""
+    """All prompts and tokens with the first of the `check` engines, and in `full`; else fewer, to be quick."""
     combination, whole = request.param
     number = ALL.index(combination)
     if combination == PAIRWISE[0]:
         plain_engine.flush_cache()
-        yield Trial(plain_engine, cases, 64, cases[number])
+        yield Trial(plain_engine, cases, 64, cases[number], 32)
         return
+    sets = FLOAT32 | dict(zip(FACTORS, combination, strict=True)) | ({} if whole else ONE_THREAD)
     short = sorted(cases, key=lambda case: len(case.ids))[:SHORT]
-    with Engine.from_config(QUICKSTART, FLOAT32 | dict(zip(FACTORS, combination, strict=True))) as engine:
+    with Engine.from_config(QUICKSTART, sets) as engine:
         if whole:
-            yield Trial(engine, cases, 64, cases[number % len(cases)])
+            yield Trial(engine, cases, 64, cases[number % len(cases)], 64)
         else:
-            yield Trial(engine, short, 32, short[number % SHORT])
+            yield Trial(engine, short, 20, short[number % SHORT], 12)
 
 
 @pytest.fixture(scope="module")
@@ -92,44 +94,47 @@ def seeded_alone(plain_engine: Engine, cases: list[Case]) -> list[list[int]]:
     return [
         completion.token_ids
         for params in SEEDED
-        for i in range(params.get("n", 1))
-        for completion in plain_engine.generate(
-            [cases[0].ids], **{**params, "n": 1, "seed": params["seed"] + i}, max_tokens=SEEDED_TOKENS, ignore_eos=True
-        )
+        for completion in plain_engine.generate([cases[0].ids], **params, max_tokens=SEEDED_TOKENS, ignore_eos=True)
     ]
 
 
-def greedy(trial: Trial, cases: list[Case]) -> list[list[int]]:
-    completions = trial.engine.generate(
-        [case.ids for case in cases], temperature=0, max_tokens=trial.tokens, ignore_eos=True
-    )
+def greedy(engine: Engine, cases: list[Case], tokens: int) -> list[list[int]]:
+    completions = engine.generate([case.ids for case in cases], temperature=0, max_tokens=tokens, ignore_eos=True)
     return [completion.token_ids for completion in completions]
 
 
 async def together(trial: Trial, prompt: list[int]) -> tuple[list[list[int]], list[list[int]]]:
     """Greedy and seeded continuations, computed in the same steps."""
-    greedy_ones, *seeded_ones = await asyncio.gather(
-        asyncio.to_thread(greedy, trial, trial.cases),
-        *(trial.engine.agenerate([prompt], **params, max_tokens=SEEDED_TOKENS, ignore_eos=True) for params in SEEDED),
+    requests: list[tuple[list[list[int]], dict[str, Any]]] = [
+        ([case.ids for case in trial.cases], {"temperature": 0, "max_tokens": trial.tokens}),
+        *(([prompt], {**params, "max_tokens": SEEDED_TOKENS}) for params in SEEDED),
+    ]
+    answers = await asyncio.gather(
+        *(trial.engine.agenerate(prompts, **params, ignore_eos=True) for prompts, params in requests)
     )
-    return greedy_ones, [completion.token_ids for completions in seeded_ones for completion in completions]
+    first, *others = [[completion.token_ids for completion in completions] for completions in answers]
+    return first, [ids for (ids,) in others]
 
 
-def differences(cases: list[Case], found: list[list[int]], n: int) -> dict[str, Any]:
-    """By prompt: at which of `n` tokens a continuation leaves the reference, and the two tokens there."""
+def differences(cases: list[Case], found: list[list[int]]) -> dict[str, Any]:
+    """By prompt: the first token at which a continuation leaves the reference, and the two tokens there."""
+    expected = [case.tokens[: len(tokens)] for case, tokens in zip(cases, found, strict=True)]
     return {
-        case.name: next((i, a, b) for i, (a, b) in enumerate(zip(case.tokens[:n], tokens, strict=True)) if a != b)
-        for case, tokens in zip(cases, found, strict=True)
-        if tokens != case.tokens[:n]
+        case.name: next((i, *pair) for i, pair in enumerate(zip(right, tokens, strict=True)) if len(set(pair)) > 1)
+        for case, right, tokens in zip(cases, expected, found, strict=True)
+        if tokens != right
     }
 
 
 def test_in_a_batch(trial: Trial, cases: list[Case], seeded_alone: list[list[int]]) -> None:
     found, seeded = asyncio.run(together(trial, cases[0].ids))
-    assert differences(trial.cases, found, trial.tokens) == {}
+    assert differences(trial.cases, found) == {}
+    assert {len(tokens) for tokens in found} == {trial.tokens}
     assert seeded == seeded_alone
 
 
 def test_alone(trial: Trial) -> None:
     """Another prompt with every engine; radix lends it what the batch has left."""
-    assert differences([trial.alone], greedy(trial, [trial.alone]), trial.tokens) == {}
+    found = greedy(trial.engine, [trial.alone], trial.tokens_alone)
+    assert differences([trial.alone], found) == {}
+    assert len(found[0]) == trial.tokens_alone

@@ -19,7 +19,7 @@ def check(scheduler: Scheduler) -> None:
         held[columns.state[slot] == State.RETIRING].append(own)
     retiring, in_use = (np.concatenate([np.empty(0, np.int32), *held[key]]) for key in (True, False))
     assert len(retiring) == pool.retiring and len(in_use) == pool.in_use
-    pages = np.concatenate((pool.free_pages(), retiring, in_use))
+    pages = np.concatenate((pool._free[: pool.free], retiring, in_use))
     assert len(np.unique(pages)) == len(pages), "a page has two owners"
     assert pages.min(initial=1) >= 1, "the scratch page was given out"
     cached = scheduler.book.cache.stats().cached_pages.get(pool.component, 0)

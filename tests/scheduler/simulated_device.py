@@ -11,7 +11,7 @@ from collections.abc import Collection
 import numpy as np
 
 from srtkit.scheduler.scheduler import StepOutput
-from srtkit.spec.step_plan import ADMIT_WORDS, AdmitField, Column, RowFlag, StepPlan
+from srtkit.spec.step_plan import ADMIT, Column, RowFlag, StepPlan
 
 VOCAB = 50
 MASK = (1 << 61) - 1
@@ -60,10 +60,10 @@ class SimulatedDevice:
         plan = StepPlan.unpack(plan.pack())
         for slot in plan.column(Column.RELEASE):
             self.table[slot] = 0
-        for record in plan.records(Column.ADMIT, ADMIT_WORDS):
-            slot = record[AdmitField.SLOT]
+        for record in plan.column(Column.ADMIT).view(ADMIT):
+            slot = record["slot"]
             assert slot > 0
-            self.min_position[slot] = record[AdmitField.MIN_POSITION]
+            self.min_position[slot] = record["min_position"]
             self.stop_ids[slot] = set()
         for slot, stop in plan.records(Column.STOP_IDS, 2).tolist():
             self.stop_ids[slot].add(stop)

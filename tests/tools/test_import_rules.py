@@ -16,13 +16,15 @@ SECOND = Dist(
     Path("plugins/cache_second"),
     {"name": "srtkit-plugin-cache-second", "dependencies": ["srtkit-core", "srtkit-plugin-cache-first>=0.1"]},
 )
+SUITE = Dist(Path("conformance"), {"name": "srtkit-conformance"})
+SUITE_RULE = "conformance imports no plugin and nothing that runs one"
 PARTS = ("config", "engine", "plugins", "scheduler", "spec", "text")
 
 
 @pytest.fixture
 def house(tmp_path: Path) -> Path:
     """A core with its parts and two plugins, each module empty; `second` requires `first`."""
-    for package in ("srtkit", *(f"srtkit/{part}" for part in PARTS), FIRST.package, SECOND.package):
+    for package in ("srtkit", *(f"srtkit/{part}" for part in PARTS), *(d.package for d in (FIRST, SECOND, SUITE))):
         (tmp_path / package).mkdir()
         (tmp_path / package / "__init__.py").touch()
     (tmp_path / "srtkit/spec/layers.py").write_text("import torch\n")
@@ -32,7 +34,7 @@ def house(tmp_path: Path) -> Path:
 def broken(house: Path) -> list[str]:
     """Names of the contracts that do not hold."""
     core = [f"srtkit.{part}" for part in PARTS if part != "spec"]
-    done = import_rules.check(import_rules.render([CORE, FIRST, SECOND], core), house)
+    done = import_rules.check(import_rules.render([CORE, FIRST, SECOND, SUITE], core), house)
     assert "Contracts:" in done.stdout, done.stdout + done.stderr
     found = re.findall(r"^(.+) BROKEN", done.stdout, re.MULTILINE)
     assert bool(found) == bool(done.returncode)
@@ -46,6 +48,7 @@ def test_what_is_allowed_passes(house: Path) -> None:
     (house / "srtkit/scheduler/__init__.py").write_text(
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch\n"
     )
+    (house / SUITE.package / "__init__.py").write_text("import srtkit.plugins\nimport srtkit.spec\nimport torch\n")
     assert broken(house) == []
 
 
@@ -53,6 +56,10 @@ def test_what_is_allowed_passes(house: Path) -> None:
     ("module", "imports", "rule"),
     [
         ("srtkit/engine", FIRST.package, "core imports no plugin"),
+        ("srtkit/engine", SUITE.package, "core imports no plugin"),
+        (SUITE.package, "srtkit.engine", SUITE_RULE),
+        (SUITE.package, FIRST.package, SUITE_RULE),
+        (FIRST.package, SUITE.package, "plugins import srtkit.spec and nothing else of core"),
         (FIRST.package, "srtkit.engine", "plugins import srtkit.spec and nothing else of core"),
         (FIRST.package, SECOND.package, "plugins do not import each other unless declared"),
         ("srtkit/spec", "srtkit.config", "srtkit.spec imports nothing of core outside itself"),

@@ -29,7 +29,7 @@ def metadata(target: Target) -> Outcome:
     said = observe(target).first["metadata"]
     required = {re.sub(r"[-_.]+", "-", name).lower() for name in said["requires"]}
     expect("srtkit-core" in required, "does not require srtkit-core", observed=", ".join(sorted(required)) or "nothing")
-    expect(bool(said["python"]), "does not say which Python it needs (requires-python)")
+    expect(said["python"], "does not say which Python it needs (requires-python)")
     bad = [name for name in said["names"] if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name)]
     expect(not bad, "entry-point names are lower case with hyphens", observed=", ".join(bad))
     return None

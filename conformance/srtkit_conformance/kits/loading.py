@@ -35,7 +35,10 @@ class Observed:
 
 
 def observe(target: Target) -> Observed:
-    """Load the target's plugin twice, each time in a new interpreter. Raises `Failed` if one does not end well."""
+    """Load the target's plugin twice, each time in a new interpreter with this one's import path.
+
+    Raises `Failed` if one does not end well.
+    """
     if KEPT not in target.extra:
         target.extra[KEPT] = _observe(target)
     observed: Observed = target.extra[KEPT]
@@ -43,10 +46,10 @@ def observe(target: Target) -> Observed:
 
 
 def _observe(target: Target) -> Observed:
-    paths, kind, name = [], target.kind, target.name
+    paths, kind, name = list(sys.path), target.kind, target.name
     if isinstance(target.descriptor, LightPlugin):
         target.descriptor.install(target.folder)
-        paths, kind, name = [str(target.folder)], "prefix_cache", target.descriptor.entry
+        paths, kind, name = [str(target.folder), *paths], "prefix_cache", target.descriptor.entry
     elif target.distribution:
         name = f"{target.distribution}:{target.name}"
     facts = {one.name: plain(getattr(target.facts, one.name)) for one in dataclasses.fields(target.facts)}

@@ -40,6 +40,7 @@ from srtkit_conformance.capabilities import declared, digest, plain
 
 HEAVY = ("torch", "triton", "transformers", "jax", "tensorflow", "cupy", "numba", "vllm", "sglang")
 """Top-level modules that a light module never imports, nor does anything it calls."""
+_ENVIRONMENT: Any = os.environ  # noqa: TID251  (it is watched, not read)
 UNKNOWN = "no_such_option"
 
 Seen = dict[str, Any]
@@ -48,7 +49,7 @@ Seen = dict[str, Any]
 def main(order: Path, out: Path) -> None:
     """Read the order, load, write what was seen."""
     asked = json.loads(order.read_bytes())
-    sys.path[:0] = asked["paths"]
+    sys.path[:] = asked["paths"]
     facts = msgspec.convert(asked["facts"], DeviceFacts)
     offer = discover().find(asked["kind"], asked["name"])
     seen: Seen = {"package": offer.value.partition(":")[0].partition(".")[0]}
@@ -66,7 +67,11 @@ def _metadata(offer: Offer) -> dict[str, Any]:
     dist = importlib.metadata.distribution(offer.distribution)
     names = [entry.name for entry in dist.entry_points if entry.group == offer.group]
     requires = [re.split(r"[^\w.-]", line)[0] for line in dist.requires or ()]
-    return {"names": names, "requires": requires, "python": dist.metadata.get("Requires-Python", "")}
+    return {
+        "names": names,
+        "requires": requires,
+        "python": "Requires-Python" in dist.metadata,
+    }
 
 
 def _tried(work: Callable[[], None]) -> str:
@@ -151,7 +156,7 @@ def _load(offer: Offer, facts: DeviceFacts, seen: Seen) -> None:
     load_wiring(WiringPlan((WiredPlugin(offer, descriptor.contract, options),)))
 
 
-class _Recording(type(os.environ)):  # type: ignore[misc]
+class _Recording(type(_ENVIRONMENT)):  # type: ignore[misc]
     """The environment, writing down what modules of one package read."""
 
     package: str
@@ -172,12 +177,11 @@ def _reader(frame: FrameType | None) -> str:
 
 @contextmanager
 def _reads(seen: Seen) -> Iterator[None]:
-    environment: Any = os.environ  # noqa: TID251  (it is watched, not read)
     _Recording.package, _Recording.keys_read = seen["package"], []
-    plain_type = type(environment)
-    environment.__class__ = _Recording
+    kept = type(_ENVIRONMENT)
+    _ENVIRONMENT.__class__ = _Recording
     yield
-    environment.__class__ = plain_type
+    _ENVIRONMENT.__class__ = kept
     seen["reads"] = sorted(set(_Recording.keys_read))
 
 

@@ -64,7 +64,7 @@ class Built:
             "peak_bytes": self.runner.platform.memory(0).peak,
         }
 
-    def loop(self, inbox: Receiver, outbox: Sender, on_idle: Callable[[], None] = lambda: None) -> EngineLoop:
+    def loop(self, inbox: Receiver, outbox: Sender, on_idle: Callable[[], object] = lambda: None) -> EngineLoop:
         """The loop over these parts."""
         return EngineLoop(self.scheduler, self.runner, inbox, outbox, self.config.limits.depth, self.info, on_idle)
 

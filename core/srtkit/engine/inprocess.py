@@ -19,24 +19,18 @@ from typing import Any, Self, TypeVar
 from srtkit.config.prepare import Run, prepare
 from srtkit.config.settings import Settings, load_settings
 from srtkit.parallel.blame import STARTING, STEPPING, blame
+from srtkit.serve.completions import MAX_TOKENS, CompletionRequest
 from srtkit.serve.frontend import Frontend
 from srtkit.serve.generation import Generation, Piece, Prompt, TokenLogprob
 from srtkit.serve.model import serve_model
 from srtkit.serve.prompts import build_prompts, token_lists
-from srtkit.serve.requests import Logprobs, OpenAIRequest, parse
+from srtkit.serve.requests import parse
 from srtkit.serve.service import Service, new_id, start_pump
 from srtkit.spec.errors import ConfigError, EngineError, SrtError
 from srtkit.spec.transport import Receiver, Sender, Transport, TransportBuild
 
 T = TypeVar("T")
 Prompts = str | Sequence[str] | Sequence[Sequence[int]]
-DEFAULT_TOKENS = 16
-
-
-class Params(OpenAIRequest, kw_only=True):
-    """Parameters of `generate` and `stream`: those of `/v1/completions`."""
-
-    logprobs: Logprobs | None = None
 
 
 @dataclass(frozen=True)
@@ -147,12 +141,12 @@ class Engine:
     # -- in the event loop ----------------------------------------------------------------------
 
     async def _prompts(self, prompts: Any, params: Mapping[str, Any]) -> list[Prompt]:
-        fields = parse(dict(params), Params, _unknown)
         given = prompts if isinstance(prompts, str) else [one if isinstance(one, str) else list(one) for one in prompts]
+        fields = parse({**params, "prompt": given}, CompletionRequest, _unknown)
         return [
             prompt
-            for ids in await token_lists(self.model, given, "prompt")
-            for prompt in build_prompts(ids, fields, self.model, DEFAULT_TOKENS, fields.logprobs)
+            for ids in await token_lists(self.model, fields.prompt, "prompt")
+            for prompt in build_prompts(ids, fields, self.model, MAX_TOKENS, fields.logprobs)
         ]
 
     async def _complete(self, prompts: Prompts, params: Mapping[str, Any]) -> list[Completion]:

@@ -28,7 +28,7 @@ class EngineLoop:
         outbox: Sender,
         depth: int,
         info: Callable[[], dict[str, Any]],
-        on_idle: Callable[[], None] = lambda: None,
+        on_idle: Callable[[], object] = lambda: None,
     ) -> None:
         self.scheduler = scheduler
         self._runner = runner

@@ -4,13 +4,15 @@ Written only here (from a plan's admit, release and page-write columns) and by t
 (`last_token`). Knows no rows, no model and no cache.
 """
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from srtkit.spec.facts import Limits
 from srtkit.spec.platform import Platform
-from srtkit.spec.step_plan import ADMIT_WORDS, AdmitField, Column, Ints, StepPlan
+from srtkit.spec.step_plan import ADMIT, Column, Ints, StepPlan
 
 STOP_WIDTH = 16  # stop ids a slot can hold, for suppression below min_tokens
 
@@ -31,8 +33,7 @@ class DeviceState:
 
         self.last_token = zeros(torch.int32, n)
         self.page_table = zeros(torch.int32, n, limits.max_pages)
-        self.floats = zeros(torch.float32, 3, n)
-        self.temperature, self.top_p, self.min_p = self.floats
+        self.temperature, self.top_p, self.min_p = (zeros(torch.float32, n) for _ in range(3))
         self.top_k = zeros(torch.int32, n)
         self.min_position = zeros(torch.int32, n)
         self.seed = zeros(torch.int64, n)
@@ -45,27 +46,27 @@ class DeviceState:
         if len(plan.column(Column.RELEASE)):
             self.host_pages[plan.column(Column.RELEASE)] = 0
         if len(plan.column(Column.ADMIT)):
-            self._admit(plan.records(Column.ADMIT, ADMIT_WORDS), plan.records(Column.STOP_IDS, 2))
+            self._admit(plan.column(Column.ADMIT).view(ADMIT), plan.records(Column.STOP_IDS, 2))
         writes = plan.records(Column.PAGE_WRITES, 4)
         if len(writes):
             self.host_pages[writes[:, 1], writes[:, 2]] = writes[:, 3]
             device = torch.from_numpy(writes.astype(np.int64)).to(self.page_table.device)
             self.page_table[device[:, 1], device[:, 2]] = device[:, 3].int()
 
-    def _admit(self, records: Ints, stops: Ints) -> None:
+    def _admit(self, records: np.ndarray[Any, Any], stops: Ints) -> None:
+        """Take over records of dtype ADMIT, and (slot, id) pairs of stop ids."""
         device = self.seed.device
 
-        def column(field: AdmitField) -> Tensor:
-            return torch.from_numpy(np.ascontiguousarray(records[:, field])).to(device)
+        def column(name: str) -> Tensor:
+            return torch.from_numpy(np.ascontiguousarray(records[name])).to(device)
 
-        slots = column(AdmitField.SLOT).long()
-        floats = np.ascontiguousarray(records[:, AdmitField.TEMPERATURE : AdmitField.MIN_P + 1].T).view(np.float32)
-        self.floats[:, slots] = torch.from_numpy(floats).to(device)
-        self.top_k[slots] = column(AdmitField.TOP_K)
-        self.min_position[slots] = column(AdmitField.MIN_POSITION)
-        halves = np.ascontiguousarray(records[:, AdmitField.SEED_LOW : AdmitField.SEED_HIGH + 1])
-        self.seed[slots] = torch.from_numpy(halves.view(np.int64).ravel()).to(device)
-        self.logprobs[records[:, AdmitField.SLOT]] = records[:, AdmitField.LOGPROBS]
+        slots = column("slot").long()
+        for name, mirror in (
+            *(("temperature", self.temperature), ("top_p", self.top_p), ("min_p", self.min_p), ("top_k", self.top_k)),
+            *(("seed", self.seed), ("min_position", self.min_position)),
+        ):
+            mirror[slots] = column(name)
+        self.logprobs[records["slot"]] = records["logprobs"]
         self.stop_ids[slots] = -1
         for slot in np.unique(stops[:, 0]):
             ids = stops[stops[:, 0] == slot, 1]

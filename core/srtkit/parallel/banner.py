@@ -11,18 +11,14 @@ MIB = 1 << 20
 def banner(run: Run, ready: dict[str, Any], url: str, seconds: float) -> list[str]:
     """The lines to print when ready."""
     config, memory = run.config, run.config.memory
-    shown: dict[str, list[str]] = {}
-    for plugin in run.wiring.plugins:
-        shown.setdefault(plugin.offer.kind, []).append(f"{plugin.offer.name} {plugin.offer.version}")
-    plugins = [f"{kind} {' + '.join(names)}" for kind, names in shown.items()]
-    half = -(-len(plugins) // 2)
+    parts = list(dict.fromkeys(f"{one.offer.distribution} {one.offer.version}" for one in run.wiring.plugins))
+    third = -(-len(parts) // 3)
     page_size, tokens = config.limits.page_size, (memory.pages - 1) * config.limits.page_size
     estimate = (memory.weights + memory.workspace) / MIB
     model = run.settings.model.name or run.settings.model.source
     lines = [
         f"srtkit  {model}  ({config.model.architecture}, {config.model.dtype}) on {run.facts.name}",
-        "plugins " + " · ".join(plugins[:half]),
-        "        " + " · ".join(plugins[half:]),
+        *(f"{'' if i else 'plugins':8}" + " · ".join(parts[i : i + third]) for i in range(0, len(parts), third)),
         f"memory  weights {memory.weights / MIB:,.0f} MiB · KV {memory.kv / MIB:,.0f} MiB reserved: "
         f"{tokens:,} tokens in pages of {page_size} · "
         f"peak {ready['peak_bytes'] / MIB:,.0f} MiB (estimate {estimate:,.0f} without KV)",
@@ -33,7 +29,7 @@ def banner(run: Run, ready: dict[str, Any], url: str, seconds: float) -> list[st
         f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json' \\",
         '    -d \'{"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0}\'',
     ]
-    lines[5:5] = [f"DEGRADED {sentence}" for sentence in run.wiring.degraded[:2]]
+    lines[-4:-4] = [f"DEGRADED {sentence}" for sentence in run.wiring.degraded[:2]]
     return lines
 
 

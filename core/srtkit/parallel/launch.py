@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import errno
 import logging
-import shutil
 import signal
 import socket
 import subprocess
@@ -62,7 +61,8 @@ def serve(settings: Settings) -> int:
     require(can.processes, plugin.wired.part, "connect processes", 'name another under [transport] use, e.g. "zmq"')
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(contextlib.closing(_listen(settings.server.host, settings.server.port)))
-        folder = stack.enter_context(_private_folder())
+        # Mode 700; a short path, since those of sockets are bounded.
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="srt-", ignore_cleanup_errors=True)))
         rank = stack.enter_context(_rank(run, folder))
         transport: Transport = plugin.descriptor.build(TransportBuild(folder, plugin.options))
         stack.callback(transport.close)
@@ -161,11 +161,11 @@ def server_info(run: Run, ready: dict[str, Any]) -> dict[str, Any]:
             "plugins": [
                 {
                     "id": plugin.id,
-                    "distribution": plugin.offer.distribution,
-                    "version": plugin.offer.version,
                     "contract": plugin.contract,
+                    "distribution": offer.distribution,
+                    "version": offer.version,
                 }
-                for plugin in run.wiring.plugins
+                for plugin, offer in ((plugin, plugin.offer) for plugin in run.wiring.plugins)
             ],
         },
         "degraded": list(run.wiring.degraded),
@@ -174,18 +174,10 @@ def server_info(run: Run, ready: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def _private_folder() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="srt-"))  # mode 700; short, since socket paths are bounded
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
 def _rank(run: Run, folder: Path) -> Iterator[Rank]:
     command = [sys.executable, "-m", "srtkit.parallel.worker"]
-    rank = subprocess.Popen(command, stdin=subprocess.PIPE, env=rank_environment(run.defaults))
+    # A group of its own: Ctrl-C is for this process, which then ends the rank in order.
+    rank = subprocess.Popen(command, stdin=subprocess.PIPE, env=rank_environment(run.defaults), process_group=0)
     try:
         assert rank.stdin is not None
         rank.stdin.write(msgspec.json.encode(run.rank_spec(folder)) + b"\n")
@@ -211,9 +203,7 @@ def _await_ready(inbox: Receiver, rank: Rank) -> dict[str, Any]:
         if isinstance(message, Ready):
             return message.info
         if isinstance(message, Failed):
-            error = EngineError(message.part, message.cause, message.remedy)
-            error.exit_code = message.exit_code
-            raise error
+            raise message.error()
         if gone and message is None:
             raise _ended(rank)
     raise EngineError("rank 0", f"is not ready after {READY_SECONDS:.0f} s", "see its output above")

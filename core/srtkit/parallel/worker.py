@@ -22,9 +22,10 @@ from srtkit.spec.transport import Sender, TransportBuild
 
 def main() -> int:
     """Run rank 0 until told to stop; the exit code is that of the error that ended it."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # they go to whole groups; the parent decides
-        signal.signal(number, signal.SIG_IGN)
-    spec = msgspec.json.decode(sys.stdin.buffer.readline(), type=RankSpec)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # service managers send it to every process; the parent decides
+    if not (line := sys.stdin.buffer.readline()):
+        return 0  # the parent was stopped just when it had started this
+    spec = msgspec.json.decode(line, type=RankSpec)
     threading.Thread(target=_end_with_parent, args=(spec.folder,), name="parent-watch", daemon=True).start()
     name = f"rank {spec.rank}"
     outbox: Sender | None = None
@@ -40,7 +41,7 @@ def main() -> int:
         with load_progress() as progress:
             built = build_engine(settings, loaded, spec.facts, config, Path(spec.path), progress)
 
-        loop = built.loop(inbox, outbox, on_idle=_collect)
+        loop = built.loop(inbox, outbox, on_idle=gc.collect)
         gc.collect()
         gc.freeze()
         gc.disable()
@@ -52,10 +53,6 @@ def main() -> int:
     except Exception as error:
         return _fail(blame(error, spec.wiring, doing), name, outbox, error)
     return 0
-
-
-def _collect() -> None:
-    gc.collect()
 
 
 def _end_with_parent(folder: str) -> None:

@@ -8,9 +8,8 @@ import numpy as np
 from srtkit.scheduler.columns import Columns
 from srtkit.scheduler.sequence import Sequence
 from srtkit.spec.step_plan import (
-    ADMIT_WORDS,
+    ADMIT,
     EMPTY,
-    AdmitField,
     Column,
     Ints,
     RowFlag,
@@ -44,17 +43,9 @@ class PlanBuilder:
     def admit(self, sequence: Sequence) -> None:
         """The slot's device state starts with the next plan."""
         sampling, slot = sequence.sampling, sequence.slot
-        record = np.zeros(ADMIT_WORDS, np.int32)
-        record[AdmitField.SLOT] = slot
-        record[AdmitField.TEMPERATURE : AdmitField.MIN_P + 1] = np.array(
-            [sampling.temperature, sampling.top_p, sampling.min_p], np.float32
-        ).view(np.int32)
-        record[AdmitField.TOP_K] = sampling.top_k
-        seed = np.array([sampling.seed & (2**64 - 1)], np.uint64).view(np.int32)
-        record[AdmitField.SEED_LOW], record[AdmitField.SEED_HIGH] = seed
-        record[AdmitField.MIN_POSITION] = self._columns.min_len[slot]
-        record[AdmitField.LOGPROBS] = sampling.logprobs
-        self._admitted.append(record)
+        filters = (sampling.temperature, sampling.top_p, sampling.min_p, sampling.top_k)
+        record = (slot, *filters, sampling.seed, self._columns.min_len[slot], sampling.logprobs, 0)
+        self._admitted.append(np.array([record], ADMIT).view(np.int32))
         if sampling.min_tokens > 0 and sampling.stop_ids:
             ids = np.array(sampling.stop_ids, np.int32)
             self._stops.append(np.stack((np.full_like(ids, slot), ids), axis=1).ravel())

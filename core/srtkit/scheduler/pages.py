@@ -55,10 +55,6 @@ class PagePool:
         self.retiring -= len(pages)
         self._push(pages)
 
-    def free_pages(self) -> Ints:
-        """The ids that are free. For tests and debugging."""
-        return self._free[: self.free]
-
     def _push(self, pages: Ints) -> None:
         self._free[self.free : self.free + len(pages)] = pages[::-1]
         self.free += len(pages)

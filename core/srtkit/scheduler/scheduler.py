@@ -86,7 +86,6 @@ class Scheduler:
                 namespace=request.namespace,
                 priority=request.priority,
                 order=self._arrivals,
-                reply=request.reply,
             )
         )
 
@@ -119,9 +118,8 @@ class Scheduler:
         for chunk in chunks:
             if chunk.last:
                 self.columns.state[chunk.slot] = State.DECODE
-        if len(decode) == 0 and not chunks:
-            return self._builder.build(decode, chunks, decode)
-        return self._builder.build(decode, chunks, self.book.drain_writes())
+        writes = self.book.drain_writes() if len(decode) or chunks else EMPTY
+        return self._builder.build(decode, chunks, writes)
 
     def _decode_rows(self) -> Ints:
         rows = self.columns.decode_rows()

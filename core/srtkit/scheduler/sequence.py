@@ -26,7 +26,6 @@ class Sequence:
     namespace: bytes
     priority: int
     order: int
-    reply: str = "deltas"
     slot: int = 0
     lease: Lease | None = None
     lease_pages: int = 0

@@ -88,11 +88,5 @@ def router(service: Service) -> APIRouter:
 
 
 def _card(service: Service) -> dict[str, Any]:
-    model = service.model
-    return {
-        "id": model.name,
-        "object": "model",
-        "created": model.created,
-        "owned_by": "srtkit",
-        "max_model_len": model.max_context,
-    }
+    model, fixed = service.model, {"object": "model", "owned_by": "srtkit"}
+    return {"id": model.name, "created": model.created, "max_model_len": model.max_context, **fixed}

@@ -5,12 +5,11 @@ in its event loop, the in-process `Engine` in the caller's thread.
 """
 
 import itertools
-from typing import Any
 
 import numpy as np
 
 from srtkit.serve.generation import Generation, Prompt, TokenLogprob
-from srtkit.spec.errors import EngineError, SrtError
+from srtkit.spec.errors import SrtError
 from srtkit.spec.messages import Abort, Control, Deltas, Failed, Logprobs, Message, Reply, Stats, Submit, encode, ints
 from srtkit.spec.transport import Sender
 from srtkit.text.tokenizer import Tokenizer
@@ -53,11 +52,11 @@ class Frontend:
             self._send(Abort(generation.rid, reason))
         generation.finish(reason)
 
-    def control(self, op: str, args: dict[str, Any] | None = None) -> int:
+    def control(self, op: str) -> int:
         """Send an operation; its `Reply` will stand in `replies` under the returned id."""
         self.check()
         number = next(self._ids)
-        self._send(Control(number, op, args or {}))
+        self._send(Control(number, op))
         return number
 
     def check(self) -> None:
@@ -74,9 +73,7 @@ class Frontend:
         elif isinstance(message, Stats):
             self.stats = message
         elif isinstance(message, Failed):
-            error = EngineError(message.part, message.cause, message.remedy)
-            error.exit_code = message.exit_code
-            self.fail(error)
+            self.fail(message.error())
 
     def fail(self, error: SrtError) -> None:
         """The engine is gone: every open generation ends with the error."""

@@ -26,25 +26,23 @@ class _EngineFigures(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         """Called at every scrape."""
         s = self._stats() or Stats()
-        for name, text, value in (
-            ("running", "Sequences in the batch.", s.running),
-            ("waiting", "Requests in the queue.", s.waiting),
-            ("pages_used", "KV pages of running sequences.", s.pages_used),
-            ("pages_cached", "KV pages kept for reuse.", s.cached_pages),
-            ("pages_total", "KV pages there are.", s.pages_total),
-            ("cache_hit_rate", "Share of prompt tokens found in the cache.", s.cached_tokens / (s.prompt_tokens or 1)),
+        gauge, counter = GaugeMetricFamily, CounterMetricFamily
+        for family, name, text, value in (
+            (gauge, "running", "Sequences in the batch.", s.running),
+            (gauge, "waiting", "Requests in the queue.", s.waiting),
+            (gauge, "pages_used", "KV pages of running sequences.", s.pages_used),
+            (gauge, "pages_cached", "KV pages kept for reuse.", s.cached_pages),
+            (gauge, "pages_total", "KV pages there are.", s.pages_total),
+            (gauge, "cache_hit_rate", "Share of prompt tokens cached.", s.cached_tokens / (s.prompt_tokens or 1)),
+            (counter, "prompt_tokens", "Tokens in.", s.prompt_tokens),
+            (counter, "cached_tokens", "Prompt tokens found in the cache.", s.cached_tokens),
+            (counter, "output_tokens", "Tokens out.", s.output_tokens),
+            (counter, "aborted", "Sequences aborted.", s.aborted),
+            (counter, "retracted", "Sequences put back when pages ran out.", s.retracted),
+            (counter, "steps", "Steps of the engine.", s.steps),
+            (counter, "eager_steps", "Steps that ran without a captured graph.", s.eager_steps),
         ):
-            yield GaugeMetricFamily(f"srtkit_{name}", text, value)
-        for name, text, value in (
-            ("prompt_tokens", "Tokens in.", s.prompt_tokens),
-            ("cached_tokens", "Prompt tokens found in the cache.", s.cached_tokens),
-            ("output_tokens", "Tokens out.", s.output_tokens),
-            ("aborted", "Sequences aborted.", s.aborted),
-            ("retracted", "Sequences put back when pages ran out.", s.retracted),
-            ("steps", "Steps of the engine.", s.steps),
-            ("eager_steps", "Steps that ran without a captured graph.", s.eager_steps),
-        ):
-            yield CounterMetricFamily(f"srtkit_{name}", text, value)
+            yield family(f"srtkit_{name}", text, value)
 
 
 class Metrics:

@@ -61,19 +61,10 @@ class _Results:
 
     def event(self, index: int, piece: Piece) -> dict[str, Any]:
         """What is new of one generation."""
-        generation = self._job.generations[index]
-        result: dict[str, Any] = {
-            "index": index,
-            "text": piece.text,
-            "output_ids": piece.token_ids,
-            "meta_info": {
-                "id": self._job.id,
-                "finish_reason": piece.finish_reason,
-                "prompt_tokens": generation.prompt_tokens,
-                "completion_tokens": generation.completion_tokens,
-                "cached_tokens": generation.cached_tokens,
-            },
-        }
+        one = self._job.generations[index]
+        counts = {"prompt_tokens": one.prompt_tokens, "completion_tokens": one.completion_tokens}
+        meta = {"id": self._job.id, "finish_reason": piece.finish_reason, "cached_tokens": one.cached_tokens, **counts}
+        result = {"index": index, "text": piece.text, "output_ids": piece.token_ids, "meta_info": meta}
         if self._tokenizer is not None:
             result["logprobs"] = token_logprobs(self._tokenizer, piece.logprobs)
         return result

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from srtkit.spec.errors import TransportError
+from srtkit.spec.errors import EngineError, TransportError
 from srtkit.spec.step_plan import Ints
 
 SCHEMA = 1
@@ -123,6 +123,12 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     cause: str
     remedy: str
     exit_code: int
+
+    def error(self) -> EngineError:
+        """The error as it was there, for raising here."""
+        error = EngineError(self.part, self.cause, self.remedy)
+        error.exit_code = self.exit_code
+        return error
 
 
 class Stats(msgspec.Struct, frozen=True, tag=True):

@@ -33,7 +33,7 @@ class Column(IntEnum):
     ROW_N_DRAFT = 4  # per row: draft tokens to verify (reserved)
     ROW_FLAGS = 5  # per row: RowFlag
     PROMPT_IDS = 6  # ids of this step's prompt tokens, row after row
-    ADMIT = 7  # per admitted slot: ADMIT_WORDS words, see AdmitField
+    ADMIT = 7  # per admitted slot: one record of dtype ADMIT
     RELEASE = 8  # slots whose device state ends before this step
     PAGE_WRITES = 9  # (component, slot, index, page)
     COPIES = 10  # (component, source page, target page)
@@ -70,22 +70,10 @@ class StepFlag(IntFlag):
     GREEDY = 64  # every sampling row is greedy
 
 
-class AdmitField(IntEnum):
-    """Words of one ADMIT record. Floats are float32 bit patterns, the seed is two halves."""
-
-    SLOT = 0
-    TEMPERATURE = 1
-    TOP_P = 2
-    MIN_P = 3
-    TOP_K = 4
-    SEED_LOW = 5
-    SEED_HIGH = 6
-    MIN_POSITION = 7  # stop ids are suppressed while the sampled token's position is below this
-    LOGPROBS = 8  # number of top log-probabilities wanted, -1 for none
-    ADAPTER = 9
-
-
-ADMIT_WORDS = 10
+_ADMIT_NAMES = ["slot", "temperature", "top_p", "min_p", "top_k", "seed", "min_position", "logprobs", "adapter"]
+ADMIT = np.dtype({"names": _ADMIT_NAMES, "formats": ["<i4", "<f4", "<f4", "<f4", "<i4", "<i8", "<i4", "<i4", "<i4"]})
+"""One ADMIT record. Stop ids are suppressed while the sampled token's position is below `min_position`;
+`logprobs` is how many of the likeliest are wanted, -1 for none; temperature 0 is greedy."""
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from srtkit.spec.attention import AttentionPlan, AttentionSpec, DenseAttention, LayerHandle, SlotMover
@@ -37,6 +38,11 @@ class DenseTorch(DenseAttention):
         cu_q, cu_k = (bounds.tolist() for bounds in cu)
         for q0, q1, k0, k1 in zip(cu_q[:-1], cu_q[1:], cu_k[:-1], cu_k[1:], strict=True):
             if q0 == q1:
+                continue
+            if k0 == k1:
+                out[q0:q1] = 0
+                if lse is not None:
+                    lse[q0:q1] = -torch.inf
                 continue
             see = reference.visible(q1 - q0, k1 - k0, spec.window, causal, q.device)
             row_out, row_lse = reference.attention(

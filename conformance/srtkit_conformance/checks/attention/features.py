@@ -18,7 +18,7 @@ from srtkit_conformance.target import Target
 ROWS = rows_of((99, 1), (75, 33), (0, 40))
 
 
-def _feature(target: Target, name: str, cases: Callable[[Harness], Sequence[Case]], seen_by: Case | None = None) -> Outcome:
+def _feature(target: Target, name: str, cases: Callable[[Harness], Sequence[Case]]) -> Outcome:
     """Run the cases, or ask for the first one where the feature is not declared."""
     harness = Harness(target)
     if not harness.has(name):
@@ -87,23 +87,34 @@ def non_causal(target: Target) -> Outcome:
     return _feature(target, "non_causal", cases)
 
 
+def _trees(q_len: int) -> Callable[[Harness], list[Case]]:
+    def cases(harness: Harness) -> list[Case]:
+        n = min(q_len, harness.can.max_q_len_decode)
+        return [harness.case(rows_of((40, n), (0, n), (33, n), (0, 5), (20, 1)), tree=True, leading=3)]
+
+    return cases
+
+
 @check(
     "attention.features.tree_mask",
     level=1,
-    clause="attention/1.0: bit j of word w set: query i sees draft token 32 w + j; the committed prefix is visible",
-    explain="The mask is ignored, its second word is not read, or the drafts' own row is taken for causal.",
+    clause="attention/1.0: tree_mask names the drafts that each draft sees; the committed prefix is visible",
+    explain="The mask is ignored, or only among drafts of equal depth; the drafts' own rows are taken for causal.",
 )
 def tree_mask(target: Target) -> Outcome:
-    """Random trees of 37 and 5 drafts, beside rows without a tree."""
+    """Random trees of 9 drafts, beside rows without a tree."""
+    return _feature(target, "tree_mask", _trees(9))
 
-    def cases(harness: Harness) -> list[Case]:
-        longest = harness.can.max_q_len_decode
-        sizes = sorted({min(37, longest), min(5, longest)}, reverse=True)
-        return [
-            harness.case(rows_of((40, n), (0, n), (33, n), (0, 5), (20, 1)), tree=True, leading=3) for n in sizes
-        ]
 
-    return _feature(target, "tree_mask", cases)
+@check(
+    "attention.features.tree_words",
+    level=1,
+    clause="attention/1.0: bit j of word w set: query i sees draft token 32 w + j",
+    explain="Words after the first are not read, or bits are counted from the other end of the word.",
+)
+def tree_words(target: Target) -> Outcome:
+    """Random trees of 37 drafts, whose bits take two words, where so long a query is declared."""
+    return _feature(target, "tree_mask", _trees(37))
 
 
 @check(

@@ -108,8 +108,7 @@ def chunks(target: Target) -> Outcome:
     content = Content(whole, target.rng("chunks"))
     for start, stop in zip(bounds[:-1], bounds[1:], strict=True):
         case = harness.case(rows_of((start, stop - start)))
-        part = Content(case, target.rng())
-        part.replace_tokens(content.q[start:stop], tuple(x[:stop] for x in content.new))
+        part = Content(case, target.rng()).take(content.q[start:stop], [content.new])
         Step(harness.rig(case), case, content=part).run().check(margins)
     return margins.figures()
 
@@ -151,8 +150,7 @@ def alone(target: Target) -> Outcome:
     together.check(margins)
     for number, row in enumerate(rows):
         single = harness.case([Row(row.stored, row.n_query)], leading=1, kv_heads=1)
-        part = Content(single, target.rng())
-        part.replace_tokens(content.q[number : number + 1], content.tokens_of(number))
+        part = Content(single, target.rng()).take(content.q[number : number + 1], [content.tokens_of(number)])
         result = Step(harness.rig(single), single, content=part).run()
         result.check(margins)
         if harness.can.batch_invariant:

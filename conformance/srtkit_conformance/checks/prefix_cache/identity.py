@@ -173,8 +173,11 @@ def reuse(target: Target) -> Figures:
     caller = new_caller(target, total=9)
     for _ in range(40):
         caller.store(prompts[random.integers(len(prompts))])
-        caller.release(caller.match(prompts[random.integers(len(prompts))]))
-    caller.check_reachable(prompts)
+        caller.check_reachable(prompts)
+        caller.evict("full", int(random.integers(3)))
+        caller.acknowledge()
+        for prompt in prompts:
+            caller.release(caller.match(prompt))
     caller.check_all_free()
     return {"sequences": 40}
 

@@ -67,6 +67,7 @@ def evict_once(target: Target) -> Figures:
 def evictable(target: Target) -> Figures:
     caller, prompts = _grown(target)
     cache = caller.cache
+    caller.check_counts()
     running = [caller.start(prompt) for prompt in prompts[:2]]
     caller.check_counts()
     promised = cache.evictable("full")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -11,6 +13,7 @@ from srtkit.spec.layers import DTYPES
 from srtkit_conformance.kits.attention.case import Case
 from srtkit_conformance.kits.attention.gates import Truth
 from srtkit_conformance.kits.attention.gold import Tree, attend_row, visible
+from srtkit_conformance.kits.threads import one_thread
 
 KEY_SCALES = (0.5, 2.0, 1.0, 4.0)
 VALUE_SCALE = 0.5
@@ -25,6 +28,7 @@ class Content:
     what each row's entries read back as, float32. `sinks` float32 [q_heads], `scales` of an fp8 layer.
     """
 
+    @one_thread()
     def __init__(self, case: Case, rng: np.random.Generator, scales: dict[str, Tensor] | None = None) -> None:
         self.case = case
         self.spec = spec = case.spec
@@ -48,12 +52,33 @@ class Content:
                 mine[: row.shared * case.page] = theirs[: row.shared * case.page]
             self.history.append(own)
         self.trees = [Tree.random(rng, row.n_query) for row in case.rows[: case.leading]] if case.tree else []
-        self.keys: list[Tensor] = []
-        self.values: list[Tensor] = []
+        self.keys: list[Tensor]
+        self.values: list[Tensor]
         self._read_back()
+
+    def tokens_of(self, number: int) -> tuple[Tensor, Tensor]:
+        """All tokens of a row as given to `store`."""
+        begin = sum(row.n_query for row in self.case.rows[:number])
+        end = begin + self.case.rows[number].n_query
+        first, second = (
+            torch.cat((old, new[begin:end])) for old, new in zip(self.history[number], self.new, strict=True)
+        )
+        return first, second
+
+    def take(self, q: Tensor, tokens: Sequence[tuple[Tensor, Tensor]]) -> Content:
+        """Take over `q` of this step's tokens, and of each row both entries of (at least) its whole context."""
+        rows = self.case.rows
+        assert len(q) == self.case.tokens and len(tokens) == len(rows)
+        self.q = q
+        self.history = [(k[: row.stored], v[: row.stored]) for row, (k, v) in zip(rows, tokens, strict=True)]
+        fresh = [(k[row.stored : row.context], v[row.stored : row.context]) for row, (k, v) in zip(rows, tokens, strict=True)]
+        self.new = (torch.cat([k for k, _ in fresh]), torch.cat([v for _, v in fresh]))
+        self._read_back()
+        return self
 
     def _read_back(self) -> None:
         """Fill `keys` and `values` with what an exact store keeps of each row's tokens."""
+        self.keys, self.values = [], []
         begin = 0
         for row, old in zip(self.case.rows, self.history, strict=True):
             fresh = [x[begin : begin + row.n_query] for x in self.new]
@@ -67,6 +92,7 @@ class Content:
             self.keys.append(first)
             self.values.append(second)
 
+    @one_thread()
     def truth(self, begin: int = 0, end: int | None = None) -> Truth:
         """What the rows [begin, end) must give."""
         dtype = DTYPES[self.spec.dtype]

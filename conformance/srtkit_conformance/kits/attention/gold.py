@@ -72,21 +72,17 @@ def attend_row(
     head h // ratio. A sink is a score without a value and counts in lse. Every query must see a token.
     """
     real = torch.float64 if rounded is None else torch.float32
-    q, k, v = (x.to(real) for x in row)
-    ratio = q.shape[1] // k.shape[1]
-    outs, sums = [], []
-    for head in range(q.shape[1]):
-        scores = q[:, head] @ k[:, head // ratio].T * spec.scale
-        if spec.soft_cap:
-            scores = spec.soft_cap * torch.tanh(scores / spec.soft_cap)
-        scores = scores.masked_fill(~see, -torch.inf)
-        if sinks is not None:
-            scores = torch.cat((scores, sinks[head].to(real).expand(len(scores), 1)), 1)
-        total = torch.logsumexp(scores, 1)
-        weights = torch.exp(scores - total[:, None])[:, : len(k)]
-        if rounded is not None:
-            weights = weights.to(rounded).to(real)
-        outs.append(weights @ v[:, head // ratio])
-        sums.append(total)
-    out = torch.stack(outs, 1)
-    return (out if rounded is None else out.to(rounded)).double(), torch.stack(sums, 1).double()
+    heads = torch.arange(row[0].shape[1]) // (row[0].shape[1] // row[1].shape[1])  # KV head of each query head
+    q, k, v = row[0].to(real), row[1].to(real)[:, heads], row[2].to(real)[:, heads]
+    scores = torch.einsum("nhd,mhd->hnm", q, k) * spec.scale
+    if spec.soft_cap:
+        scores = spec.soft_cap * torch.tanh(scores / spec.soft_cap)
+    scores.masked_fill_(~see, -torch.inf)
+    if sinks is not None:
+        scores = torch.cat((scores, sinks.to(real)[:, None, None].expand(-1, scores.shape[1], 1)), -1)
+    total = torch.logsumexp(scores, -1)
+    weights = torch.exp(scores - total[..., None])[..., : len(k)]
+    if rounded is not None:
+        weights = weights.to(rounded).to(real)
+    out = torch.einsum("hnm,mhd->nhd", weights, v)
+    return (out if rounded is None else out.to(rounded)).double(), total.T.double()

@@ -45,8 +45,8 @@ class Harness:
 
     @property
     def page(self) -> int:
-        """The smallest declared page size from 8 on, so that short rows have several pages."""
-        return min((size for size in self.can.page_sizes if size >= 8), default=max(self.can.page_sizes))
+        """16, or the smallest declared page size above it: short rows then have several pages."""
+        return min((size for size in self.can.page_sizes if size >= 16), default=max(self.can.page_sizes))
 
     @property
     def head_dim(self) -> int:

@@ -15,6 +15,7 @@ from srtkit.spec.kv import KVLayout
 from srtkit.spec.layers import DTYPES
 from srtkit.spec.platform import Platform
 from srtkit_conformance.check import Failed
+from srtkit_conformance.kits.threads import one_thread
 
 CANARY = 77.0
 """Exact in every dtype, and far from what attention over the kit's inputs gives."""
@@ -27,6 +28,7 @@ def bytes_of(x: Tensor) -> Tensor:
     return x.contiguous().view(torch.uint8).reshape(len(x), -1).clone()
 
 
+@one_thread()
 def new_planes(platform: Platform, layout: KVLayout, pages: int, *, adjacent: bool, poison: bool) -> dict[str, Tensor]:
     """One layer's planes [pages, *plane shape] by name: the second layer of a pool, all NaN where `poison`.
 
@@ -48,6 +50,7 @@ def fill(target: Tensor, value: float) -> None:
     target.copy_(_nearest(torch.full((), value), target.dtype).expand(target.shape))
 
 
+@one_thread()
 def litter(planes: Mapping[str, Tensor], pages: Sequence[int], size: float, seed: int) -> None:
     """Fill these pages with ±`size`, at most the dtype's largest value, signs at random."""
     generator = torch.Generator().manual_seed(seed)
@@ -68,10 +71,12 @@ def _nearest(values: Tensor, dtype: torch.dtype) -> Tensor:
 class Guarded:
     """A result tensor [tokens, *entry] full of canaries, between guards of canaries."""
 
+    @one_thread()
     def __init__(self, tokens: int, entry: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
         self._all = torch.full((GUARD + tokens + GUARD, *entry), CANARY, dtype=dtype, device=device)
         self.inner = self._all[GUARD : GUARD + tokens]
 
+    @one_thread()
     def covered(self, begin: int, end: int, name: str, where: object) -> Tensor:
         """What was written to tokens [begin, end), on the CPU; raises `Failed` for a write anywhere else."""
         whole = self._all.cpu()

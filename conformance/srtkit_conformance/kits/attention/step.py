@@ -59,8 +59,8 @@ class Step:
             sinks=None if self.content.sinks is None else self.content.sinks.to(device),
             scales=None if scales is None else {name: scale.to(device) for name, scale in scales.items()},
         )
-        self.q, self.new = self._inputs()
-        self.batch, self.view = self._batch(), self._view(self.pages, self.n_query, self.context)
+        self.q, self.new = self.inputs()
+        self.batch, self.view = self._batch(), self.view_of(self.pages, self.n_query, self.context)
         self.plan = rig.new_plan()
         self._store_history()
 
@@ -149,7 +149,7 @@ class Step:
             table[number, row.shared : n], ids = ids[: n - row.shared], ids[n - row.shared :]
         return table[: len(self.n_query), : max([1, *need])]
 
-    def _inputs(self) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def inputs(self) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """q and the new entries on the device; slices of one tensor where the case says so."""
         content, device = self.content, self.rig.harness.device
         q, (first, second) = content.q.to(device), (x.to(device) for x in content.new)
@@ -160,7 +160,7 @@ class Step:
         q, first, second = (part.view(x.shape) for part, x in zip(whole, (q, first, second), strict=True))
         return q, (first, second)
 
-    def _view(self, pages: Ints, n_query: Ints, context: Ints) -> GroupView:
+    def view_of(self, pages: Ints, n_query: Ints, context: Ints) -> GroupView:
         """The view of rows that store the last n_query tokens of their contexts."""
         device, size = self.rig.harness.device, self.case.page
         slots = [
@@ -241,7 +241,7 @@ class Step:
             for part in parts
         )
         plan = rig.new_plan()
-        rig.backend.fill(plan, batch, self._view(np.ascontiguousarray(self.pages[rows]), n_query, context))
+        rig.backend.fill(plan, batch, self.view_of(np.ascontiguousarray(self.pages[rows]), n_query, context))
         rig.backend.store(plan, self.layer, first, second)
         plan.close()
 

@@ -1,0 +1,3 @@
+"""Wrong prefix caches, one fault each, and legal ones that work differently."""
+
+MODULES = ("identity", "leases", "pages", "resets", "declared", "legal")

@@ -1,0 +1,102 @@
+"""The proof of a suite, and every way in which it can fail."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import ModuleType
+
+import pytest
+
+from conformance.tests import toy_checks, toy_mutants
+from srtkit_conformance.catalogue import Suite
+from srtkit_conformance.markdown import kill_matrix
+from srtkit_conformance.mutant import Mutant
+from srtkit_conformance.selftest import Plan, Proof, prove
+
+GOOD = ("prefix_cache.toy_passes", "prefix_cache.toy_shares", "prefix_cache.toy_pages")
+ALL = (toy_mutants.boasts, toy_mutants.picky, toy_mutants.modest)
+
+
+Prove = Callable[..., Proof]
+
+
+@pytest.fixture
+def proof(monkeypatch: pytest.MonkeyPatch) -> Prove:
+    """Proves the good toy checks with the given mutants."""
+
+    def proved(*mutants: Mutant, references: Sequence[str] = ("chunk",), quick: bool = False) -> Proof:
+        given = ModuleType("given_mutants")
+        vars(given).update({one.id: one for one in mutants})
+        monkeypatch.setitem(sys.modules, given.__name__, given)
+        suite = Suite("prefix_cache", (toy_checks.__name__,), (given.__name__,))
+        return prove(suite, Plan((0, 1), quick), lambda line: None, references)
+
+    return proved
+
+
+def test_a_suite_that_kills_all_and_spares_the_legal_is_proved(proof: Prove) -> None:
+    good = proof(*ALL)
+    assert good.faults == ["prefix_cache.toy_shares passes on no plugin of this repository"]
+    assert [[*row.failed] for row in good.rows] == [[GOOD[1]], [GOOD[2]], []]
+    assert good.uncovered == (GOOD[0],)
+
+
+def test_a_check_that_is_refused_by_every_plugin_is_an_error_of_the_suite(proof: Prove) -> None:
+    """`chunk` shares nothing, `radix` does, which the toy check holds against it."""
+    assert "prefix_cache.toy_shares passes on no plugin of this repository" in proof(*ALL).faults
+
+
+def test_a_reference_that_fails_is_a_fault(proof: Prove) -> None:
+    faults = proof(*ALL, references=("radix",)).faults
+    assert "prefix_cache:radix fails prefix_cache.toy_shares in seed 0: shares though it must not" in faults
+    assert "prefix_cache:radix fails prefix_cache.toy_shares in seed 1: shares though it must not" in faults
+
+
+def test_a_reference_that_is_not_installed_is_a_fault(proof: Prove) -> None:
+    assert "the reference is not here: prefix_cache:nobody" in proof(references=("nobody",)).faults[0]
+
+
+def test_a_mutant_that_survives_is_a_fault_in_each_seed(proof: Prove) -> None:
+    survivor = replace(toy_mutants.boasts, make=lambda descriptor: descriptor)
+    faults = proof(survivor).faults
+    assert [f"toy_boasts survives prefix_cache.toy_shares in seed {seed}" for seed in (0, 1)] == faults[:2]
+
+
+def test_one_that_another_check_kills_survives_its_named_one(proof: Prove) -> None:
+    mistaken = replace(toy_mutants.boasts, killed_by=(GOOD[2],))
+    assert "toy_boasts survives prefix_cache.toy_pages in seed 0" in proof(mistaken).faults
+
+
+def test_a_variant_that_is_not_spared_is_a_fault(proof: Prove) -> None:
+    illegal = replace(toy_mutants.boasts, killed_by=())
+    assert any("the legal variant toy_boasts fails prefix_cache.toy_shares" in one for one in proof(illegal).faults)
+
+
+def test_a_killer_that_does_not_exist_is_a_fault(proof: Prove) -> None:
+    lost = replace(toy_mutants.boasts, killed_by=(GOOD[1], "prefix_cache.toy_gone"))
+    assert (
+        "toy_boasts is to be killed by prefix_cache.toy_gone, which is no check of prefix_cache" in proof(lost).faults
+    )
+
+
+@pytest.mark.parametrize(("note", "faults"), [("", 1), ("another size", 0)])
+def test_two_mutants_killed_by_the_same_checks_need_a_note(proof: Prove, note: str, faults: int) -> None:
+    twin = replace(toy_mutants.picky, id="toy_twin", note=note)
+    found = [one for one in proof(*ALL, twin).faults if "the same checks" in one]
+    assert len(found) == faults
+
+
+def test_quick_runs_named_killers_in_one_seed_and_judges_no_matrix(proof: Prove) -> None:
+    quick = proof(*ALL, quick=True)
+    assert quick.faults == []
+    assert [[*row.failed] for row in quick.rows] == [[GOOD[1]], [GOOD[2]], []]
+
+
+def test_the_matrix_has_a_row_a_mutant_and_marks_the_named_killer(proof: Prove) -> None:
+    page = kill_matrix([proof(*ALL)]).splitlines()
+    assert "| mutant | toy_shares | toy_pages |" in page
+    assert "| toy_boasts: claims to share | ● |  |" in page
+    assert "| toy_modest (legal): takes pages of 16 only |  |  |" in page
+    assert page[-1] == "Not the named killer of any mutant: `prefix_cache.toy_passes`."
