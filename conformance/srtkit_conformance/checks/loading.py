@@ -57,9 +57,11 @@ def light(target: Target) -> Outcome:
     `python -X importtime -c "import your_plugin"`: usually one library that only build() needs.""",
 )
 def import_time(target: Target) -> Outcome:
-    """The better of two imports, after the contract itself has been imported."""
+    """After the contract itself has been imported; a second try for the slow."""
     observed = observe(target)
-    seconds = min(float(one["import_seconds"]) for one in (observed.first, observed.second))
+    seconds = float(observed.first["import_seconds"])
+    if seconds > IMPORT_SECONDS:  # the machine may be busy, or the files not cached yet
+        seconds = min(seconds, float(observed.second["import_seconds"]))
     expect(
         seconds <= IMPORT_SECONDS, "the light module is slow", observed=f"{seconds:.2f} s", limit=f"{IMPORT_SECONDS} s"
     )

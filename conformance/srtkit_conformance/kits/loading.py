@@ -1,4 +1,4 @@
-"""What was seen when a plugin was loaded in interpreters of its own. Two are run once for all checks of loading."""
+"""What was seen when a plugin was loaded in interpreters of its own: one or two, for all checks of loading."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,17 @@ KEPT = "loading"
 """Where a target's `extra` keeps the observations."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Observed:
-    """What two processes saw, by the names that `probe` gives it; what they must agree in is compared by checks."""
+    """What separate processes saw, by the names that `probe` gives it. The second is started when it is asked for."""
 
+    order: Path
     first: dict[str, Any]
-    second: dict[str, Any]
+
+    @cached_property
+    def second(self) -> dict[str, Any]:
+        """What another process saw of the same plugin."""
+        return _probe(self.order, self.order.with_name("second.json"))
 
     def described(self) -> dict[str, Any]:
         """The first one's, if the descriptor could be had; else `Failed` with the reason."""
@@ -35,7 +41,7 @@ class Observed:
 
 
 def observe(target: Target) -> Observed:
-    """Load the target's plugin twice, each time in a new interpreter with this one's import path.
+    """Load the target's plugin in a new interpreter with this one's import path, once a run.
 
     Raises `Failed` if one does not end well.
     """
@@ -55,7 +61,7 @@ def _observe(target: Target) -> Observed:
     facts = {one.name: plain(getattr(target.facts, one.name)) for one in dataclasses.fields(target.facts)}
     order = target.folder / "order.json"
     order.write_text(json.dumps({"paths": paths, "kind": kind, "name": name, "facts": facts}))
-    return Observed(_probe(order, target.folder / "first.json"), _probe(order, target.folder / "second.json"))
+    return Observed(order, _probe(order, target.folder / "first.json"))
 
 
 def _probe(order: Path, out: Path) -> dict[str, Any]:

@@ -246,7 +246,7 @@ class AttentionBackend(ABC):
         """Attend over stored KV: q [T, q_heads, head_dim] → out [T, q_heads, v_head_dim].
 
         Covers the tokens of `rows`; q and out are always those of the whole step. `fresh` is a hint:
-        this step's (k, v) as given to `store`, contiguous. Writes `out` and, when given, `lse`
+        this step's (k, v) as given to `store`; tokens may be strided. Writes `out` and, when given, `lse`
         [T, q_heads] float32. Recordable.
         """
 
