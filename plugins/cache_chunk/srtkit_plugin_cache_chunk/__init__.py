@@ -11,12 +11,14 @@ from srtkit.spec.capabilities import No, NoOptions
 from srtkit.spec.hookspecs import hookimpl
 from srtkit.spec.prefix_cache import CacheCapabilities, PrefixCache, PrefixCacheBuild, PrefixCacheDescriptor
 
+PAGE_SIZES = range(1, 257)
+
 
 def capabilities(options: BaseModel) -> CacheCapabilities:
     """Takes any component, because it keeps none."""
     reason = "every sequence keeps its own pages"
     return CacheCapabilities(
-        page_sizes=range(1, 257),
+        page_sizes=PAGE_SIZES,
         reaches=frozenset({"all", "window", "snapshot"}),
         shares=No(reason),
         tiers=No(reason),

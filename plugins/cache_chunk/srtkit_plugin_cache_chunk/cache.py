@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from srtkit.spec.errors import Unsupported
 from srtkit.spec.prefix_cache import (
     CacheEvent,
     CacheKey,
@@ -19,6 +20,7 @@ from srtkit.spec.prefix_cache import (
     Transfer,
 )
 from srtkit.spec.step_plan import EMPTY, Ints
+from srtkit_plugin_cache_chunk import PAGE_SIZES
 
 
 class Token:
@@ -34,6 +36,10 @@ class ChunkCache(PrefixCache):
     """Matches nothing, takes nothing, owes nothing."""
 
     def __init__(self, build: PrefixCacheBuild) -> None:
+        """Raises `Unsupported` for a page size that is not declared."""
+        if build.page_size not in PAGE_SIZES:
+            cause = f"page size {build.page_size} is not in {PAGE_SIZES[0]} … {PAGE_SIZES[-1]}"
+            raise Unsupported("prefix_cache:chunk", cause, "change memory.page_size")
         self._names = tuple(component.name for component in build.components)
         self._nothing: Mapping[str, Ints] = dict.fromkeys(self._names, EMPTY)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from srtkit_conformance.check import Figures, Informational, Outcome, check, expect
-from srtkit_conformance.kits.prefix_cache.caller import CALLER
+from srtkit_conformance.kits.prefix_cache.ledger import CALLER
 from srtkit_conformance.kits.prefix_cache.prompts import letters, numbered
 from srtkit_conformance.kits.prefix_cache.setup import new_caller, page_of
 from srtkit_conformance.target import Target

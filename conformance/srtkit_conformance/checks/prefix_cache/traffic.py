@@ -19,10 +19,10 @@ from srtkit_conformance.target import Target
 def traffic(target: Target) -> Figures:
     sizes = declared(target).page_sizes
     components = [Component(name) for name in BOTH]
-    for page_size, runs in ((page_of(target), 24), (min(sizes), 8), (max(sizes), 8)):
+    for page_size, runs in ((page_of(target), 16), (min(sizes), 6), (max(sizes), 6)):
 
         def make_cache(page_size: int = page_size) -> PrefixCache:
             return new_cache(target, page_size, components)
 
         run_machine(make_cache, page_size, BOTH, target.seed, runs)
-    return {"runs": 40, "steps": STEPS, "components": len(BOTH)}
+    return {"runs": 28, "steps": STEPS, "components": len(BOTH)}

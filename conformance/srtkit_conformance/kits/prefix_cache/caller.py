@@ -252,7 +252,8 @@ class Caller:
 
 def page_list(pages: Ints) -> list[int]:
     """Page ids as a list. They must be int32 [n]."""
-    sound = isinstance(pages, np.ndarray) and pages.dtype == np.int32 and pages.ndim == 1
-    expect(sound, "pages are not an int32 array of one dimension", observed=type(pages).__name__)
+    array = np.asarray(pages)
+    sound = array is pages and array.dtype == np.int32 and array.ndim == 1
+    expect(sound, "pages are not an int32 array of one dimension", observed=f"{type(pages).__name__} {array.dtype}")
     listed: list[int] = pages.tolist()
     return listed

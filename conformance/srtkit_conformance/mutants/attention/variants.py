@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from srtkit.spec.attention import (
@@ -180,7 +179,3 @@ def narrow(descriptor: AttentionDescriptor) -> AttentionDescriptor:
 
     return replace(honest, kv_layouts=kv_layouts, build=build)
 
-
-def rounded_to(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Through another dtype and back."""
-    return x.to(dtype).to(x.dtype)

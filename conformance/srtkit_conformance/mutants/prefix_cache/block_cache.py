@@ -24,12 +24,15 @@ from srtkit.spec.prefix_cache import (
 )
 from srtkit.spec.step_plan import Ints
 
+Identity = tuple[object, tuple[int, ...], tuple[tuple[int, int, bytes], ...]]
+"""Of a page: what is above it, its ids, its spans."""
+
 
 @dataclass(eq=False)
 class Block:
     """One page of every component, and the prefix it stands for through its parent. `refs`: leases that cover it."""
 
-    key: object
+    key: Identity
     parent: Block | None
     pages: tuple[int, ...]
     age: int
@@ -114,7 +117,7 @@ class BlockCache(PrefixCache):
 
     # --- what a mutant may replace ---
 
-    def identity(self, key: CacheKey, index: int, parent: Block | None) -> object:
+    def identity(self, key: CacheKey, index: int, parent: Block | None) -> Identity:
         """What the tokens of one page are, below their parent."""
         start = index * self.page_size
         stop = start + self.page_size

@@ -64,8 +64,8 @@ class TellsNoRemoval(Wrapped):
         return [event for event in self.inner.events() if event.kind != "removed"]
 
 
-class HashesWithoutNamespace(Wrapped):
-    """Every namespace gets the hashes of the first one that stored such pages."""
+class WeakHashes(Wrapped):
+    """Hashes of eight bits."""
 
     def events(self) -> list[CacheEvent]:
         return [
@@ -149,7 +149,7 @@ def tells_no_removal(descriptor: PrefixCacheDescriptor) -> PrefixCacheDescriptor
     note="the one check of events; hashes are another fault than removals",
 )
 def weak_event_hashes(descriptor: PrefixCacheDescriptor) -> PrefixCacheDescriptor:
-    return replace(with_events(descriptor), build=BuildAround(descriptor.build, HashesWithoutNamespace))
+    return replace(with_events(descriptor), build=BuildAround(descriptor.build, WeakHashes))
 
 
 undeclared_transfers = mutant(
@@ -165,6 +165,7 @@ undeclared_transfers = mutant(
     of="radix",
     sentence="Gives pages back while they are being copied out.",
     killed_by=("prefix_cache.tiers",),
+    note="breaks every eviction, which all checks need",
 )
 def frees_before_ack(descriptor: PrefixCacheDescriptor) -> PrefixCacheDescriptor:
     return with_tiers(descriptor, FreesBeforeAck)

@@ -11,7 +11,7 @@ import numpy as np
 from srtkit.spec.prefix_cache import CacheKey, Evicted, Lease, PrefixCache, PrefixCacheBuild, Remap
 from srtkit.spec.step_plan import Ints
 from srtkit_conformance.mutant import mutant
-from srtkit_conformance.mutants.prefix_cache.block_cache import Block, BlockCache, Path
+from srtkit_conformance.mutants.prefix_cache.block_cache import Block, BlockCache, Identity, Path
 from srtkit_conformance.mutants.prefix_cache.wrapping import Wrapped, another, around
 
 
@@ -50,8 +50,8 @@ class SpansWithoutLength(Rekeyed):
     """As if every position of a span had a digest of its own that only counts from the span's start."""
 
     def seen(self, key: CacheKey) -> CacheKey:
-        spans = [(at, at + 1, b"%s:%d" % (one, at - start)) for start, stop, one in key.spans for at in range(start, stop)]
-        return replace(key, spans=tuple(spans))
+        singles = ((start, at, one) for start, stop, one in key.spans for at in range(start, stop))
+        return replace(key, spans=tuple((at, at + 1, b"%s:%d" % (one, at - start)) for start, at, one in singles))
 
 
 class PriorityInKey(Rekeyed):
@@ -64,19 +64,18 @@ class FirstTokenOfPage(Rekeyed):
         return replace(key, ids=key.ids[np.arange(len(key.ids)) // self.page_size * self.page_size])
 
 
-
 class ByCrc(BlockCache):
     """Trusts the CRC-32 of a page's tokens."""
 
-    def identity(self, key: CacheKey, index: int, parent: Block | None) -> object:
-        above, ids, spans = super().identity(key, index, parent)  # type: ignore[misc]
-        return above, zlib.crc32(np.array(ids, np.int32).tobytes()), spans
+    def identity(self, key: CacheKey, index: int, parent: Block | None) -> Identity:
+        above, ids, spans = super().identity(key, index, parent)
+        return above, (zlib.crc32(np.array(ids, np.int32).tobytes()),), spans
 
 
 class ByPageAlone(BlockCache):
     """Finds a page by its own tokens, whatever stands before it."""
 
-    def identity(self, key: CacheKey, index: int, parent: Block | None) -> object:
+    def identity(self, key: CacheKey, index: int, parent: Block | None) -> Identity:
         return super().identity(key, index, None)
 
 
@@ -172,6 +171,7 @@ spans_without_length = mutant(
     of="radix",
     sentence="Takes two spans for one when they begin alike.",
     killed_by=("prefix_cache.spans", "prefix_cache.traffic"),
+    note="a span is there, and only half of its identity",
 )(around(SpansWithoutLength))
 
 priority_in_key = mutant(
@@ -235,4 +235,5 @@ remaps_first_component = mutant(
     of="radix",
     sentence="Hands duplicates back for the first component only.",
     killed_by=("prefix_cache.components", "prefix_cache.traffic"),
+    note="of insert what the other is of evict",
 )(around(RemapsFirstComponent))

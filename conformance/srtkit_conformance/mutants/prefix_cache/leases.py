@@ -87,7 +87,6 @@ class OnePinForAll(BlockCache):
         return super().unpin(path)
 
 
-
 class NeverUnpins(Wrapped):
     def release(self, lease: Lease) -> Evicted:
         return Evicted({name: pages[:0] for name, pages in lease.pages.items()})
@@ -100,11 +99,6 @@ class InsertKeepsOldPin(BlockCache):
         for block in self.path(lease).blocks:
             block.refs += 1
         return super().insert(lease, key, pages, upto)
-
-
-class PeekWithoutNamespace(Wrapped):
-    def peek(self, keys: Sequence[CacheKey]) -> list[int]:
-        return self.inner.peek([replace(key, namespace=b"") for key in keys])
 
 
 class PeekPins(Wrapped):
@@ -207,13 +201,6 @@ insert_keeps_old_pin = mutant(
     sentence="Never unpins a lease that insert replaced.",
     killed_by=("prefix_cache.release",),
 )(another(InsertKeepsOldPin))
-
-peek_without_namespace = mutant(
-    "prefix_cache.peek_without_namespace",
-    of="radix",
-    sentence="peek ignores the namespace.",
-    killed_by=("prefix_cache.peek",),
-)(around(PeekWithoutNamespace))
 
 peek_pins = mutant(
     "prefix_cache.peek_pins",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from srtkit.spec.prefix_cache import CacheKey, Evicted, Lease, PrefixCache, PrefixCacheBuild, Remap
 from srtkit.spec.step_plan import Ints
@@ -39,11 +39,6 @@ class FreesTwice(Wrapped):
         return evicted
 
 
-class PromisesPinned(Wrapped):
-    def evictable(self, component: str) -> int:
-        return self.inner.stats().cached_pages[component]
-
-
 class PromisesLate(Wrapped):
     """The figure is that of the last insert or release."""
 
@@ -67,13 +62,6 @@ class PromisesLate(Wrapped):
         return self.inner.reset()
 
 
-class PromisesLeavesOnly(BlockCache):
-    """Counts only what can go at once, although more can when that is gone."""
-
-    def evictable(self, component: str) -> int:
-        return sum(1 for block in self.blocks.values() if self.may_go(block))
-
-
 class BeginningsFirst(BlockCache):
     """Evicts by age alone, so a prefix may lose its beginning first."""
 
@@ -86,7 +74,6 @@ class SilentDuplicates(Wrapped):
         return self.inner.insert(lease, key, pages, upto)[0], []
 
 
-
 class TellsDuplicatesOnce(BlockCache):
     """Says nothing of the pages that the old lease covered already."""
 
@@ -94,7 +81,6 @@ class TellsDuplicatesOnce(BlockCache):
         covered = lease.length // self.page_size
         longer, remaps = super().insert(lease, key, pages, upto)
         return longer, [remap for remap in remaps if remap.index >= covered]
-
 
 
 class ServesMine(BlockCache):
@@ -127,26 +113,12 @@ frees_twice = mutant(
     killed_by=("prefix_cache.evict_once",),
 )(around(FreesTwice))
 
-promises_pinned = mutant(
-    "prefix_cache.promises_pinned",
-    of="radix",
-    sentence="Counts pinned pages as evictable.",
-    killed_by=("prefix_cache.evictable",),
-)(around(PromisesPinned))
-
 promises_late = mutant(
     "prefix_cache.promises_late",
     of="radix",
     sentence="A match does not lower the figure of evictable pages.",
     killed_by=("prefix_cache.evictable",),
 )(around(PromisesLate))
-
-promises_leaves_only = mutant(
-    "prefix_cache.promises_leaves_only",
-    of="radix",
-    sentence="Counts only the ends of prefixes as evictable.",
-    killed_by=("prefix_cache.evictable",),
-)(another(PromisesLeavesOnly))
 
 beginnings_first = mutant(
     "prefix_cache.beginnings_first",

@@ -97,6 +97,7 @@ reset_keeps_pinned = mutant(
     of="radix",
     sentence="Pages that were pinned at a reset never come back.",
     killed_by=("prefix_cache.reset_pins",),
+    note="too late, where the other is too early",
 )(another(ResetKeepsPinned))
 
 reset_forgets_no_lease = mutant(
