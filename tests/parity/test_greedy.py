@@ -65,9 +65,10 @@ class Trial:
 def _parameters() -> Iterator[Any]:
     for combination in PAIRWISE:
         yield pytest.param((combination, combination == PAIRWISE[0]), id="-".join(combination))
+    large = (pytest.mark.full, pytest.mark.timeout(600))
     for combination in ALL:
         if combination != PAIRWISE[0]:
-            yield pytest.param((combination, True), id="-".join(combination) + "-whole", marks=pytest.mark.full)
+            yield pytest.param((combination, True), id="-".join((*combination, "whole")), marks=large)
 
 
 @pytest.fixture(scope="module", params=_parameters())

@@ -14,7 +14,7 @@ from srtkit.scheduler.scheduler import Scheduler, SchedulerLimits
 from srtkit.spec.kv import FULL
 from srtkit.spec.messages import Abort, Deltas, Sampling, Submit, ints
 from srtkit.spec.prefix_cache import PrefixCacheBuild
-from srtkit.spec.step_plan import Column
+from srtkit.spec.step_plan import ADMIT, Column
 from srtkit_plugin_cache_chunk import srtkit_prefix_cache as chunk_cache
 from srtkit_plugin_cache_radix import srtkit_prefix_cache as radix_cache
 from tests.scheduler.invariants import check
@@ -244,6 +244,35 @@ def test_a_shared_prefix_is_computed_once() -> None:
     counters = bench.scheduler.counters
     assert counters.prompt_tokens == 8 * 42
     assert counters.cached_tokens == 7 * 40
+
+
+def test_a_slot_that_ends_before_any_step_is_admitted_once() -> None:
+    """A is aborted in flight; B gets a slot and no pages, is aborted too, and C gets B's slot before any step."""
+    bench = Bench(SchedulerLimits(4, 64, 32, 4, 8), "radix", 1)
+    scheduler = bench.scheduler
+    first = bench.submit(list(range(31)), Sampling(temperature=0.0, max_tokens=1))
+    bench.turn()
+    bench.abort(first)
+    stops = tuple(range(100, 116))
+    second = bench.submit(list(range(50, 80)), Sampling(temperature=0.0, max_tokens=2, min_tokens=1, stop_ids=stops))
+    bench.turn()
+    assert len(scheduler.running) == 1, "the second has its slot"
+    bench.abort(second)
+    bench.submit(list(range(80, 90)), Sampling(temperature=0.0, max_tokens=2, min_tokens=1, stop_ids=stops))
+    plan = scheduler.plan()
+    assert len(plan.column(Column.ADMIT).view(ADMIT)) == 1
+    assert len(plan.records(Column.STOP_IDS, 2)) == len(stops)
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_copies_of_cached_pages_do_not_stop_the_last_sequence(depth: int) -> None:
+    """A prompt of whole pages that is cached recomputes its last page: then it holds two pages of the pool for one."""
+    bench = Bench(SchedulerLimits(2, 64, 64, 4, 16), "radix", depth)
+    for max_tokens in (1, 100):
+        bench.submit(list(range(16)), Sampling(temperature=0.0, max_tokens=max_tokens))
+        bench.drain()
+    bench.verify()
+    assert bench.scheduler.counters.retracted == 1
 
 
 def test_too_long_prompts_are_answered() -> None:

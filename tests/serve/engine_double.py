@@ -139,7 +139,7 @@ class EngineDouble:
                 self.waiting.remove(request)
                 self._finished.append(Finished(request.rid, 0, message.reason))
         elif isinstance(message, Control):
-            known = message.op == "flush_cache"
+            known = message.op in ("flush_cache", "info")
             if known:
                 self._seen.clear()
             self._send(Reply(message.id, None, "" if known else f"unknown operation {message.op!r}"))

@@ -117,6 +117,7 @@ def _refuse_what_is_not_built(settings: Settings) -> None:
         "server.workers": settings.server.workers > 1,
         "attention.prefill": attention.prefill not in (None, attention.use),
         "attention.decode": attention.decode not in (None, attention.use),
+        "attention.mla": attention.mla not in (None, attention.use),
         "attention.shadow": attention.shadow is not None,
         "attention.draft": attention.draft is not None,
     }

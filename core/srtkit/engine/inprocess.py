@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -122,7 +122,7 @@ class Engine:
         """Stop the threads and free everything; whoever still waits gets an error. Idempotent."""
         if self._loop.is_closed():
             return
-        if self._service.frontend.failure is None:
+        with suppress(SrtError):  # failed already, or in a step that outlasts the wait for a reply
             self.control("shutdown")
         self._threads[0].join(timeout=60)
         self._call(self._fail(EngineError("engine", "is closed")))

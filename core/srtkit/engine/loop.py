@@ -46,6 +46,8 @@ class EngineLoop:
         """Until a `shutdown` control message; sequences still running then are dropped."""
         while not self._stopping:
             self.turn()
+        for handle in self._in_flight:  # the device still works for them, and its memory goes next
+            self._runner.collect(handle)
 
     def turn(self) -> None:
         """One round of the loop."""
@@ -88,7 +90,7 @@ class EngineLoop:
         value: Any = None
         error = ""
         if message.op == "flush_cache":
-            self.scheduler.book.flush()
+            value = self.scheduler.book.flush()
         elif message.op == "info":
             value = self._info()
         elif message.op == "shutdown":

@@ -101,6 +101,6 @@ def log_probabilities(logits: Tensor, ids: Tensor, n_top: int) -> tuple[np.ndarr
     """
     logprobs = torch.log_softmax(logits.float(), dim=-1)
     values, top = logprobs.topk(n_top)
-    token = ids.reshape(1).long()
+    token = ids.reshape(1).long().to(logits.device)
     all_ids = torch.cat((token, top)).int()
     return all_ids.cpu().numpy(), torch.cat((logprobs[token], values)).cpu().numpy()

@@ -43,8 +43,9 @@ class DeviceState:
 
     def apply(self, plan: StepPlan) -> None:
         """Take over what changed: released and admitted slots, page writes."""
-        if len(plan.column(Column.RELEASE)):
-            self.host_pages[plan.column(Column.RELEASE)] = 0
+        if len(released := plan.column(Column.RELEASE)):
+            self.host_pages[released] = 0
+            self.page_table[torch.from_numpy(released.astype(np.int64)).to(self.page_table.device)] = 0
         if len(plan.column(Column.ADMIT)):
             self._admit(plan.column(Column.ADMIT).view(ADMIT), plan.records(Column.STOP_IDS, 2))
         writes = plan.records(Column.PAGE_WRITES, 4)

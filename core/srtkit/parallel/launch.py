@@ -153,21 +153,14 @@ async def _report_while_busy(service: Service) -> None:
 
 def server_info(run: Run, ready: dict[str, Any]) -> dict[str, Any]:
     """What `/server_info` says, apart from live figures."""
+    plugins = [
+        {"id": one.id, "contract": one.contract, "distribution": one.offer.distribution, "version": one.offer.version}
+        for one in run.wiring.plugins
+    ]
     return {
         "model": {"architecture": run.config.model.architecture, "dtype": run.config.model.dtype},
         "max_context": run.config.limits.max_context,
-        "wiring": {
-            "digest": run.wiring.digest,
-            "plugins": [
-                {
-                    "id": plugin.id,
-                    "contract": plugin.contract,
-                    "distribution": offer.distribution,
-                    "version": offer.version,
-                }
-                for plugin, offer in ((plugin, plugin.offer) for plugin in run.wiring.plugins)
-            ],
-        },
+        "wiring": {"digest": run.wiring.digest, "plugins": plugins},
         "degraded": list(run.wiring.degraded),
         "memory": ready,
     }

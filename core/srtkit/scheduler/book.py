@@ -113,15 +113,16 @@ class PageBook:
         self._rewritten = True
         columns.free(slot)
 
-    def flush(self) -> None:
-        """Empty the cache as far as it is not pinned."""
-        self.take_evicted(self.cache.reset())
+    def flush(self) -> int:
+        """Empty the cache as far as it is not pinned; how many pages became free."""
+        return self.take_evicted(self.cache.reset())
 
-    def take_evicted(self, evicted: Evicted) -> None:
-        """Pages the cache gave back become free."""
+    def take_evicted(self, evicted: Evicted) -> int:
+        """Pages the cache gave back become free; how many."""
         pages = evicted.pages.get(self.pool.component, EMPTY)
         if len(pages):
             self.pool.from_cache(pages)
+        return len(pages)
 
     def drain_writes(self) -> Ints:
         """Page writes since the last plan, flattened; each (slot, index) at most once, the last one."""

@@ -36,8 +36,8 @@ class PlanBuilder:
         self._columns = columns
         self._fit = fit
         self._step = 0
-        self._admitted: list[Ints] = []
-        self._stops: list[Ints] = []
+        self._admitted: dict[int, Ints] = {}  # by slot: one that ended before any step may have been given out again
+        self._stops: dict[int, Ints] = {}
         self._released: list[int] = []
 
     def admit(self, sequence: Sequence) -> None:
@@ -45,14 +45,16 @@ class PlanBuilder:
         sampling, slot = sequence.sampling, sequence.slot
         filters = (sampling.temperature, sampling.top_p, sampling.min_p, sampling.top_k)
         record = (slot, *filters, sampling.seed, self._columns.min_len[slot], sampling.logprobs, 0)
-        self._admitted.append(np.array([record], ADMIT).view(np.int32))
+        self._admitted[slot] = np.array([record], ADMIT).view(np.int32)
         if sampling.min_tokens > 0 and sampling.stop_ids:
             ids = np.array(sampling.stop_ids, np.int32)
-            self._stops.append(np.stack((np.full_like(ids, slot), ids), axis=1).ravel())
+            self._stops[slot] = np.stack((np.full_like(ids, slot), ids), axis=1).ravel()
 
     def release(self, slot: int) -> None:
         """The slot's device state ends with the next plan."""
         self._released.append(slot)
+        for collected in (self._admitted, self._stops):
+            collected.pop(slot, None)
 
     def build(self, decode: Ints, chunks: list[Chunk], page_writes: Ints) -> StepPlan:
         """The next plan, and the columns advanced by it. Without rows nothing is consumed and step is -1."""
@@ -65,13 +67,14 @@ class PlanBuilder:
             Column.ROW_START: start,
             Column.ROW_FLAGS: flags,
             Column.PROMPT_IDS: self._prompt_ids(chunks),
-            Column.ADMIT: _joined(self._admitted),
-            Column.STOP_IDS: _joined(self._stops),
+            Column.ADMIT: _joined(list(self._admitted.values())),
+            Column.STOP_IDS: _joined(list(self._stops.values())),
             Column.RELEASE: np.array(self._released, np.int32),
             Column.PAGE_WRITES: page_writes,
         }
-        for collected in (self._admitted, self._stops, self._released):
-            collected.clear()
+        self._admitted.clear()
+        self._stops.clear()
+        self._released.clear()
         wanted = StepKey(len(slots), int(n_query.sum()), q_len=0 if chunks else 1)
         sampling = slots[flags & RowFlag.SAMPLE != 0]
         step_flags = StepFlag.GREEDY if self._columns.greedy[sampling].all() else StepFlag(0)

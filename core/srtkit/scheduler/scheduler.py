@@ -77,17 +77,10 @@ class Scheduler:
             self._finished.append(Finished(request.rid, 0, "error", problem))
             return
         self._arrivals += 1
-        self.waiting.push(
-            Sequence(
-                rid=request.rid,
-                ids=ids,
-                prompt_len=len(ids),
-                sampling=request.sampling,
-                namespace=request.namespace,
-                priority=request.priority,
-                order=self._arrivals,
-            )
+        sequence = Sequence(
+            request.rid, ids, len(ids), request.sampling, request.namespace, request.priority, self._arrivals
         )
+        self.waiting.push(sequence)
 
     def abort(self, request: Abort) -> None:
         """End a sequence wherever it stands. Unknown ids have ended already: nothing to do."""
@@ -158,6 +151,8 @@ class Scheduler:
                 if n <= 0 or not self.book.grow(slot, start + n):
                     return None
                 break
+            if columns.state[slot] != State.PROMPT:
+                return None  # it was put back itself
         return Chunk(slot, start, n, last=start + n == prompt_len)
 
     def _admit(self, budget: int) -> list[Chunk]:
@@ -230,7 +225,8 @@ class Scheduler:
     def _retract_for(self, n: int, keep_slot: int) -> bool:
         """Put back the youngest running sequence so that n pages can be had. False: nothing (more) to do now.
 
-        With steps in flight its pages come free only when they are committed: then waiting is enough.
+        With steps in flight its pages come free only when they are committed: then waiting is enough. A sequence
+        alone is put back if it has copies of cached pages, which it pins: it starts again on the cache's.
         """
         if self.book.available() >= n:
             return True
@@ -238,7 +234,7 @@ class Scheduler:
             return False
         live = [one for one in self.running.values() if self.columns.state[one.slot] != State.RETIRING]
         youngest = max(live, key=lambda one: one.order)
-        if len(live) == 1 or youngest.slot == keep_slot:
+        if not len(youngest.mine) if len(live) == 1 else youngest.slot == keep_slot:
             return False
         slot = youngest.slot
         del self._slot_of[youngest.rid]

@@ -10,6 +10,7 @@ from srtkit.scheduler.sequence import Sequence
 from srtkit.spec.step_plan import Ints
 
 Policy = Literal["fcfs", "priority"]
+MAX_PASSED = 64  # sequences that one round passes over: a long queue must not be searched in every step
 
 
 class Waiting:
@@ -38,8 +39,8 @@ class Waiting:
 
     def admit(self, accept: Callable[[Sequence], bool | None]) -> None:
         """Offer sequences in order. `accept`: True takes it, None passes over it, False ends the round."""
-        passed = []
-        while self._heap:
+        passed: list[tuple[int, int, Sequence]] = []
+        while self._heap and len(passed) < MAX_PASSED:
             entry = self._heap[0]
             sequence = entry[2]
             if self._by_rid.get(sequence.rid) is not sequence:

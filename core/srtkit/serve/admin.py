@@ -64,7 +64,8 @@ def router(service: Service) -> APIRouter:
         stats = service.frontend.stats
         figures = None if stats is None else msgspec.structs.asdict(stats)
         card = {**service.info.get("model", {}), **_card(service)}
-        return json_response({**service.info, "model": card, "degraded": service.degraded, "stats": figures})
+        live = {"model": card, "degraded": service.degraded, "stats": figures, "memory": await service.control("info")}
+        return json_response({**service.info, **live})
 
     @routes.get("/metrics")
     async def metrics() -> Response:
@@ -74,7 +75,7 @@ def router(service: Service) -> APIRouter:
     @routes.post("/abort_request")
     async def abort_request(request: Request) -> Response:
         """End the request of an id, or all. Those that have ended already are not counted."""
-        fields = parse(json_body(await request.body()), AbortRequest, service.unknown_field)
+        fields = parse(await json_body(request), AbortRequest, service.unknown_field)
         if fields.rid is None and not fields.abort_all:
             raise RequestError("rid", "either rid or abort_all is required", code="missing_required_parameter")
         return json_response({"aborted": service.abort(None if fields.abort_all else fields.rid)})

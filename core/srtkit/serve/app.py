@@ -42,6 +42,7 @@ def create_app(service: Service) -> FastAPI:
     @app.exception_handler(Exception)
     async def unforeseen(_: Request, error: Exception) -> Response:
         # Starlette raises it again after the answer, so its traceback is in the log.
+        service.metrics.answered(500)
         body = error_body(500, f"internal error: {type(error).__name__}", code="internal_error")
         return json_response(body, 500)
 

@@ -88,7 +88,7 @@ def router(service: Service) -> APIRouter:
     async def create_chat_completion(request: Request) -> Response:
         """Answer a conversation."""
         arrived = time.monotonic()
-        fields = parse(json_body(await request.body()), ChatRequest, service.unknown_field)
+        fields = parse(await json_body(request), ChatRequest, service.unknown_field)
         options = parse(fields.stream_options, StreamOptions, service.unknown_field, "stream_options.")
         if fields.top_logprobs is not None and not fields.logprobs:
             raise RequestError("top_logprobs", "it needs logprobs to be true")

@@ -66,7 +66,7 @@ def router(service: Service) -> APIRouter:
     async def create_completion(request: Request) -> Response:
         """Continue a text, a list of token ids, or a list of either."""
         arrived = time.monotonic()
-        fields = parse(json_body(await request.body()), CompletionRequest, service.unknown_field)
+        fields = parse(await json_body(request), CompletionRequest, service.unknown_field)
         options = parse(fields.stream_options, StreamOptions, service.unknown_field, "stream_options.")
         model = service.model
         model.check_name(fields.model)

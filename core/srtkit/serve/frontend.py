@@ -1,7 +1,6 @@
 """Requests to the scheduler, deltas back to generations. Sans IO: it is given a sender and fed messages.
 
-Knows which row slot belongs to which request; no HTTP, no threads, no event loop. The HTTP server feeds it
-in its event loop, the in-process `Engine` in the caller's thread.
+Knows which row slot belongs to which request; no HTTP, no threads, no event loop. All calls come from one thread.
 """
 
 import itertools

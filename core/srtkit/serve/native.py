@@ -87,7 +87,7 @@ def router(service: Service) -> APIRouter:
     async def generate(request: Request) -> Response:
         """Continue texts or token ids."""
         arrived = time.monotonic()
-        fields = parse(json_body(await request.body()), GenerateRequest, service.unknown_field)
+        fields = parse(await json_body(request), GenerateRequest, service.unknown_field)
         sampling = parse(fields.sampling_params, GenerateFields, service.unknown_field, "sampling_params.")
         model.check_name(fields.model)
         prompts = fields.text if fields.input_ids is None else fields.input_ids
@@ -106,7 +106,7 @@ def router(service: Service) -> APIRouter:
     @routes.post("/tokenize")
     async def tokenize(request: Request) -> Response:
         """Token ids of a text."""
-        fields = parse(json_body(await request.body()), TokenizeRequest, service.unknown_field)
+        fields = parse(await json_body(request), TokenizeRequest, service.unknown_field)
         model.check_name(fields.model)
         text, add = fields.prompt, fields.add_special_tokens
         ids = await off_loop(len(text), lambda: encode(model, text, "prompt", add_special=add))
@@ -115,7 +115,7 @@ def router(service: Service) -> APIRouter:
     @routes.post("/detokenize")
     async def detokenize(request: Request) -> Response:
         """The text of token ids, special tokens included unless they are to be skipped."""
-        fields = parse(json_body(await request.body()), DetokenizeRequest, service.unknown_field)
+        fields = parse(await json_body(request), DetokenizeRequest, service.unknown_field)
         model.check_name(fields.model)
         if model.tokenizer is None:
             raise RequestError("tokens", "the model was loaded without a tokenizer")

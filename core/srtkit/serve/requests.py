@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 import orjson
 from msgspec import Meta
+from starlette.requests import Request
 
 from srtkit.serve.errors import RequestError
 
@@ -19,6 +20,8 @@ Text = Annotated[str, Meta(min_length=1)]
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Tokens = Annotated[int, Meta(ge=1)]
 Logprobs = Annotated[int, Meta(ge=0, le=20)]
+MAX_BODY = 32 << 20
+"""Bytes of the longest body that is read."""
 
 
 class GenerationFields(msgspec.Struct, kw_only=True):
@@ -97,8 +100,14 @@ NO_EFFECT = frozenset(
 """Fields that are right to accept and change nothing in an answer of this server."""
 
 
-def json_body(body: bytes) -> object:
-    """Raises `RequestError` for what is not JSON."""
+async def json_body(request: Request) -> object:
+    """Raises `RequestError` for what is not JSON, and as soon as a body is too long."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_BODY:
+            cause = f"the body has more than {MAX_BODY >> 20} MiB"
+            raise RequestError("", cause, "send less at once", status=413, code="body_too_large")
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:

@@ -42,12 +42,12 @@ def srtkit_attention() -> AttentionDescriptor:  # type: ignore[empty-body]
 
 @hookspec
 def srtkit_recurrent() -> RecurrentDescriptor:  # type: ignore[empty-body]
-    """Called at start when the model has recurrent layers. Must not import a kernel library."""
+    """Called at start for `[recurrent] use`. Must not import a kernel library."""
 
 
 @hookspec
 def srtkit_prefix_cache() -> PrefixCacheDescriptor:  # type: ignore[empty-body]
-    """Called at start, in the process of the scheduler only. A prefix cache never imports torch."""
+    """Called at start; the cache is built in the process of the scheduler only. It never imports torch."""
 
 
 @hookspec

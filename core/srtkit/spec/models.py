@@ -32,8 +32,8 @@ class WeightEntry:
 
     `sources` are canonical weight names, concatenated along dimension 0 (fused qkv, gate and up), each
     first sliced per rank along `slice_dim` (None: replicated). `shape` is the parameter's own, per rank;
-    `source_shapes` are the full stored shapes. `optional` may be absent from the source (then `tied_to`
-    names the parameter that serves in its place).
+    `source_shapes` are the full stored shapes. `tied_to` names the parameter that serves in this one's place:
+    then nothing is read for it, whether the source has it or not.
     """
 
     parameter: str

@@ -1,4 +1,4 @@
-"""The cache that caches nothing, by the same machine as the others and by its own words."""
+"""The cache that caches nothing, by its own words; the suite tests what it shares with the others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pluggy
 import pytest
 
 import srtkit_plugin_cache_chunk as plugin
-from plugins.cache_radix.tests.cache_machine import check_cache
 from srtkit.spec import hookspecs
 from srtkit.spec.capabilities import No, NoOptions
 from srtkit.spec.kv import FULL, Component
@@ -25,15 +24,6 @@ PAGES = {"full": np.array([5, 6, 7], np.int32)}
 def chunk(page_size: int = 4, names: tuple[str, ...] = ("full",)) -> PrefixCache:
     components = tuple(Component(name) for name in names)
     return plugin.build(PrefixCacheBuild(page_size, components, NoOptions()))
-
-
-@pytest.mark.parametrize("page_size", [1, 16, 256])
-def test_machine(page_size: int) -> None:
-    check_cache(chunk, page_size)
-
-
-def test_machine_with_two_components() -> None:
-    check_cache(chunk, 4, ("full", "indexer"))
 
 
 def test_every_page_stays_the_callers() -> None:

@@ -24,15 +24,6 @@ def test_finds_the_longest_prefix_in_whole_pages() -> None:
     assert found(cache, key("")) == []
 
 
-@pytest.mark.parametrize(("limit", "pages"), [(12, 3), (11, 2), (4, 1), (3, 0), (0, 0), (-1, 0)])
-def test_limit_is_rounded_down_to_pages(limit: int, pages: int) -> None:
-    cache = new_cache()
-    store(cache, key("ABC"), [1, 2, 3])
-    limited = replace(key("ABC"), limit=limit)
-    assert cache.peek([limited]) == [pages * 4]
-    assert found(cache, limited) == [1, 2, 3][:pages]
-
-
 def test_a_partial_page_stays_the_callers() -> None:
     cache = new_cache()
     lease, remaps = extend(cache, cache.match(key("Ab")), key("Ab"), [1, 2])
@@ -79,16 +70,6 @@ def test_pages_it_has_already_stay_the_callers() -> None:
     cache.release(second)
 
 
-def test_the_callers_arrays_are_not_kept() -> None:
-    cache = new_cache()
-    what, pages = key("ABC"), np.array([1, 2, 3], np.int32)
-    lease, _ = cache.insert(cache.match(what), what, {"full": pages}, 12)
-    what.ids[:] = 0
-    pages[:] = 0
-    assert lease.pages["full"].tolist() == [1, 2, 3]
-    assert found(cache, key("ABC")) == [1, 2, 3]
-
-
 def test_leased_pages_cannot_be_written() -> None:
     cache = new_cache()
     store(cache, key("AB"), [1, 2])
@@ -96,15 +77,6 @@ def test_leased_pages_cannot_be_written() -> None:
     for what in ("AB", "ABC"):
         with pytest.raises(ValueError, match="read-only"):
             cache.match(key(what)).pages["full"][0] = 7
-
-
-def test_namespaces_do_not_meet() -> None:
-    cache = new_cache()
-    store(cache, key("AB", b"x"), [1, 2])
-    store(cache, key("AB", b"y"), [3, 4])
-    assert found(cache, key("AB", b"x")) == [1, 2]
-    assert found(cache, key("AB", b"y")) == [3, 4]
-    assert found(cache, key("AB")) == []
 
 
 def test_an_empty_namespace_leaves_nothing_behind() -> None:
@@ -186,21 +158,6 @@ def test_reset_returns_pinned_pages_with_their_last_lease() -> None:
     assert cache.stats().cached_pages == {"full": 0}
 
 
-def test_a_lease_from_before_a_reset_takes_nothing() -> None:
-    cache = new_cache()
-    store(cache, key("A"), [1])
-    leased, empty = cache.match(key("AB")), cache.match(key("XY"))
-    cache.reset()
-    leased, remaps = extend(cache, leased, key("AB"), [1, 2])
-    assert (leased.length, remaps) == (4, [])
-    empty, remaps = extend(cache, empty, key("XY"), [3, 4])
-    assert (empty.length, remaps) == (0, [])
-    store(cache, key("AB"), [5, 6])
-    assert cache.release(leased).pages["full"].tolist() == [1]
-    assert cache.release(empty).pages["full"].tolist() == []
-    assert found(cache, key("AB")) == [5, 6]
-
-
 def test_a_lease_ends_once() -> None:
     cache = new_cache()
     lease = cache.match(key("A"))
@@ -225,14 +182,6 @@ def test_components_share_the_tree_and_keep_their_pages_apart() -> None:
     cache.release(lease)
     evicted = cache.evict("indexer", 1)
     assert {name: pages.tolist() for name, pages in evicted.pages.items()} == {"full": [2], "indexer": [8]}
-
-
-def test_no_transfers_without_tiers() -> None:
-    cache = new_cache()
-    assert cache.transfers() == []
-    assert cache.complete([], []).pages["full"].tolist() == []
-    with pytest.raises(AssertionError, match="never asked for"):
-        cache.complete([1], [])
 
 
 @pytest.mark.parametrize(

@@ -1,38 +1,20 @@
-"""The radix cache under the state machine: every policy, several page sizes, two components at once."""
+"""The suite's random traffic over every policy and with events on; the suite itself runs the defaults."""
 
 from __future__ import annotations
 
 import pytest
 
-from plugins.cache_radix.tests.cache_machine import MakeCache, check_cache
-from srtkit.spec.kv import Component
+from srtkit.spec.kv import FULL
 from srtkit.spec.prefix_cache import PrefixCache, PrefixCacheBuild
+from srtkit_conformance.kits.prefix_cache.machine import run_machine
 from srtkit_plugin_cache_radix import RadixOptions, build
 
-POLICIES = ("lru", "lfu", "fifo", "slru", "priority")
 
+@pytest.mark.parametrize(
+    "options", [*({"eviction": policy} for policy in ("lfu", "fifo", "slru", "priority")), {"events": True}], ids=str
+)
+def test_random_traffic(options: dict[str, object]) -> None:
+    def make() -> PrefixCache:
+        return build(PrefixCacheBuild(4, (FULL,), RadixOptions.model_validate(options)))
 
-def radix(**options: object) -> MakeCache:
-    def make(page_size: int, names: tuple[str, ...]) -> PrefixCache:
-        components = tuple(Component(name) for name in names)
-        return build(PrefixCacheBuild(page_size, components, RadixOptions.model_validate(options)))
-
-    return make
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_every_policy(policy: str) -> None:
-    check_cache(radix(eviction=policy))
-
-
-@pytest.mark.parametrize("page_size", [1, 2, 16, 64, 256])
-def test_page_sizes(page_size: int) -> None:
-    check_cache(radix(), page_size)
-
-
-def test_two_components_live_and_die_together() -> None:
-    check_cache(radix(), 4, ("full", "indexer"))
-
-
-def test_with_events_on() -> None:
-    check_cache(radix(events=True))
+    run_machine(make, 4, ("full",), salt=0, runs=20, shrink=True)

@@ -91,6 +91,7 @@ def _memory(memory: dict[str, int | None] | None) -> list[tuple[str, str]]:
         "pss_peak_bytes": "PSS peak, sampled",
         "rss_peak_bytes": "RSS high-water marks, summed",
         "kv_bytes": "KV pools as stated",
+        "kv_resident_bytes": "KV pages ever written",
         "pss_ready_without_kv_bytes": "PSS when ready without KV",
         "pss_peak_without_kv_bytes": "PSS peak without KV",
     }

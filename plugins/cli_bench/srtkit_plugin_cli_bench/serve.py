@@ -119,15 +119,22 @@ def _server_info(target: Target) -> dict[str, Any] | None:
 
 
 def _memory(pid: int, ready: int, peak: int, info: dict[str, Any] | None) -> dict[str, int | None]:
-    """KV pools are subtracted as the server states them; pages never written are counted there, not in PSS."""
-    kv = ((info or {}).get("memory") or {}).get("kv_bytes")
+    """What is left without KV pages, as the server states them.
+
+    A server of ours says how much of its pools has ever been written (`kv_resident_bytes`): nothing when it
+    gets ready, and only that is in PSS. Of another server the whole pools are subtracted.
+    """
+    memory = (info or {}).get("memory") or {}
+    written, kv = memory.get("kv_resident_bytes"), memory.get("kv_bytes")
+    at_ready, at_peak = (0, written) if written is not None else (kv, kv)
     return {
         "pss_ready_bytes": ready,
         "pss_peak_bytes": peak,
         "rss_peak_bytes": process.peak_rss_bytes(pid),
         "kv_bytes": kv,
-        "pss_ready_without_kv_bytes": None if kv is None else ready - kv,
-        "pss_peak_without_kv_bytes": None if kv is None else peak - kv,
+        "kv_resident_bytes": written,
+        "pss_ready_without_kv_bytes": None if at_ready is None else ready - at_ready,
+        "pss_peak_without_kv_bytes": None if at_peak is None else peak - at_peak,
     }
 
 

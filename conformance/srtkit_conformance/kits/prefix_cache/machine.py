@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from srtkit.spec.prefix_cache import PrefixCache
 from srtkit_conformance.check import expect
@@ -42,9 +42,18 @@ _step = st.one_of(
 
 
 def run_machine(
-    make_cache: Callable[[], PrefixCache], page_size: int, components: Sequence[str], salt: int, runs: int
+    make_cache: Callable[[], PrefixCache],
+    page_size: int,
+    components: Sequence[str],
+    *,
+    salt: int,
+    runs: int,
+    shrink: bool,
 ) -> None:
-    """Run the machine `runs` times from one seed; raises `Failed` with the steps that led to it in its notes."""
+    """Run the machine `runs` times from one seed; raises `Failed` with the steps that led to it in its notes.
+
+    `shrink`: look for the fewest steps, which takes some seconds.
+    """
 
     class CacheMachine(SchedulerMachine):
         def __init__(self) -> None:
@@ -56,14 +65,14 @@ def run_machine(
         database=None,
         deadline=None,
         report_multiple_bugs=False,
-        phases=(Phase.generate,),  # a run is short already, and shrinking it would take longer than all checks
+        phases=(Phase.generate, Phase.shrink) if shrink else (Phase.generate,),
         suppress_health_check=list(HealthCheck),
     )
     run_state_machine_as_test(seed(salt)(CacheMachine), settings=how)
 
 
 class SchedulerMachine(RuleBasedStateMachine):
-    """Steps are what a scheduler does; what must hold after every step is an invariant."""
+    """A step is something that a scheduler does."""
 
     def __init__(self, caller: Caller, salt: int) -> None:
         super().__init__()
@@ -73,7 +82,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(step=_step)
     def do(self, step: tuple[Any, ...]) -> None:
-        """One step."""
+        """One step, and a look at all that must hold after it."""
         running = self.caller.running
         match step:
             case "start", which, limit:
@@ -99,6 +108,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 self.pin_and_press(which)
             case ("reset",) if self.resets < RESETS:
                 self.reset()
+        self.check()
 
     def start(self, which: int, usable: int | None = None) -> Running | None:
         """Admit a sequence, if its pages can be had."""
@@ -153,14 +163,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         lengths = self.caller.cache.peek([prompt.key for prompt in self.prompts])
         expect(not any(lengths), "a prompt is still found after a reset", observed=lengths)
 
-    @invariant()
-    def counts_agree(self) -> None:
-        """The cache counts what it was given, and does not promise what is pinned."""
+    def check(self) -> None:
+        """What holds after every step: the cache's figures, and that what was lent is still there."""
         self.caller.check_counts()
-
-    @invariant()
-    def leases_stand(self) -> None:
-        """What was lent is still there."""
         for one in self.caller.running:
             self.caller.check_lease(one.lease, one.prompt)
 
