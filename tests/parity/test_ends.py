@@ -92,6 +92,6 @@ def test_streamed_pieces_are_the_whole(plain_engine: Engine, case: Callable[[str
 def test_cached_tokens_are_whole_pages_before_the_last_token(plain_engine: Engine, case: Callable[[str], Case]) -> None:
     mill = case("mill")
     page = plain_engine.control("info")["page_size"]
-    plain_engine.flush_cache()
+    plain_engine.control("flush_cache")
     cached = [plain_engine.generate([mill.ids], temperature=0, max_tokens=1)[0].cached_tokens for _ in range(2)]
     assert cached == [0, (len(mill.ids) - 1) // page * page]

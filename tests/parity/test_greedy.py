@@ -77,7 +77,7 @@ def trial(request: pytest.FixtureRequest, cases: list[Case], plain_engine: Engin
     combination, whole = request.param
     number = ALL.index(combination)
     if combination == PAIRWISE[0]:
-        plain_engine.flush_cache()
+        plain_engine.control("flush_cache")
         yield Trial(plain_engine, cases, 64, cases[number], 32)
         return
     sets = FLOAT32 | dict(zip(FACTORS, combination, strict=True)) | ({} if whole else ONE_THREAD)

@@ -11,6 +11,7 @@ from typing import Any
 from srtkit.config.resolve import EngineConfig, resolve
 from srtkit.config.settings import Settings
 from srtkit.config.source import resolve_source
+from srtkit.parallel.blame import STARTING, blame
 from srtkit.plugins.loaded import LoadedPlugin, LoadedPlugins, load_wiring
 from srtkit.plugins.plan import WiringPlan
 from srtkit.plugins.registry import discover
@@ -59,10 +60,12 @@ def prepare(settings: Settings, *, assume: str | None = None) -> Run:
     wiring, facts, defaults = wire(settings, discover(), assume=assume)
     loaded = load_wiring(wiring)
     path = resolve_source(settings.model.source, settings.model.revision)
-    loader = choose_loader(loaded, path)
-    descriptor: ModelLoaderDescriptor = loader.descriptor
-    description = descriptor.describe(path, loader.options)
-    config = resolve(settings, loaded, facts, defaults, description.config)
+    try:
+        loader = choose_loader(loaded, path)
+        description = loader.descriptor.describe(path, loader.options)
+        config = resolve(settings, loaded, facts, defaults, description.config)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:  # a descriptor's function failed
+        raise blame(error, wiring, STARTING) from error
     return Run(settings, wiring, loaded, facts, defaults, path, description, config)
 
 
@@ -105,6 +108,6 @@ def explain(settings: Settings, assume: str | None = None) -> str:
         where = f"layout {layout.name}, page {layout.page_tokens}, {choice.backend.wired.part}"
         lines.append(f"  {group.name:<10} {len(group.layers)} layers, {heads}, {where}")
     lines += [f"  {runner.plugin.wired.part}: {len(runner.keys)} captured shapes" for runner in config.runners]
-    lines += ["", "memory plan, before any weight is read"]
-    lines += ["  " + line for line in config.memory.lines(limits.page_size)]
+    figures = ("  " + line for line in config.memory.lines(limits.page_size))
+    lines += ["", "memory plan, before any weight is read", *figures]
     return "\n".join([*lines, f"  steps in flight: {limits.depth}"])

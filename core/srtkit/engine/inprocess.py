@@ -114,10 +114,6 @@ class Engine:
         """Have the engine do an operation ("flush_cache", "info"); its answer."""
         return self._call(self._service.control(op))
 
-    def flush_cache(self) -> None:
-        """Empty the prefix cache as far as nothing runs on it."""
-        self.control("flush_cache")
-
     def close(self) -> None:
         """Stop the threads and free everything; whoever still waits gets an error. Idempotent."""
         if self._loop.is_closed():

@@ -12,9 +12,7 @@ from torch import Tensor
 
 from srtkit.spec.facts import Limits
 from srtkit.spec.platform import Platform
-from srtkit.spec.step_plan import ADMIT, Column, Ints, StepPlan
-
-STOP_WIDTH = 16  # stop ids a slot can hold, for suppression below min_tokens
+from srtkit.spec.step_plan import ADMIT, MAX_STOP_IDS, Column, Ints, StepPlan
 
 
 class DeviceState:
@@ -22,7 +20,7 @@ class DeviceState:
 
     Device tensors: `last_token` int32 [S]; `page_table` int32 [S, max_pages]; `temperature`, `top_p`,
     `min_p` float32 [S]; `top_k`, `min_position` int32 [S]; `seed` int64 [S]; `stop_ids` int32
-    [S, STOP_WIDTH], -1 filled. `host_pages` is the page table's numpy twin; `logprobs` numpy [S].
+    [S, MAX_STOP_IDS], -1 filled. `host_pages` is the page table's numpy twin; `logprobs` numpy [S].
     """
 
     def __init__(self, platform: Platform, limits: Limits) -> None:
@@ -37,7 +35,7 @@ class DeviceState:
         self.top_k = zeros(torch.int32, n)
         self.min_position = zeros(torch.int32, n)
         self.seed = zeros(torch.int64, n)
-        self.stop_ids = zeros(torch.int32, n, STOP_WIDTH).fill_(-1)
+        self.stop_ids = zeros(torch.int32, n, MAX_STOP_IDS).fill_(-1)
         self.host_pages: Ints = np.zeros((n, limits.max_pages), np.int32)
         self.logprobs: Ints = np.full(n, -1, np.int32)
 

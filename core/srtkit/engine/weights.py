@@ -87,6 +87,8 @@ def _targets(
                     PART, f"{name} is stored as {info.shape}, the config asks for {shape}", "check the config"
                 )
             request = _request(entry, name, shape, shard)
+            if request in targets:
+                raise PluginBroken(f"models:{plan.architecture}", f"two parameters want the same part of {name}")
             rows = request.stop - request.start if request.dim == 0 else shape[0]
             targets[request] = slot.narrow(0, row, rows)
             row += rows

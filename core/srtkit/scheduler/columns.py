@@ -10,9 +10,7 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from srtkit.spec.step_plan import Ints
-
-MAX_STOP_IDS = 16
+from srtkit.spec.step_plan import MAX_STOP_IDS, Ints
 
 
 class State(IntEnum):

@@ -12,7 +12,7 @@ import numpy as np
 
 from srtkit.scheduler.book import PageBook
 from srtkit.scheduler.builder import Chunk, PlanBuilder
-from srtkit.scheduler.columns import MAX_STOP_IDS, Columns, State
+from srtkit.scheduler.columns import Columns, State
 from srtkit.scheduler.counters import Counters
 from srtkit.scheduler.pages import PagePool
 from srtkit.scheduler.sequence import Sequence
@@ -20,7 +20,7 @@ from srtkit.scheduler.waiting import Policy, Waiting, common_prefix
 from srtkit.spec.errors import Unsupported
 from srtkit.spec.messages import Abort, Deltas, Finished, Logprobs, Started, Submit, ints
 from srtkit.spec.prefix_cache import PrefixCache
-from srtkit.spec.step_plan import EMPTY, Column, Ints, RowFlag, StepKey, StepPlan
+from srtkit.spec.step_plan import EMPTY, MAX_STOP_IDS, Column, Ints, RowFlag, StepKey, StepPlan
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ from typing import Any, TypeVar, cast
 
 from msgspec.structs import replace
 
-from srtkit.scheduler.columns import MAX_STOP_IDS
 from srtkit.serve.errors import RequestError
 from srtkit.serve.generation import Prompt
 from srtkit.serve.requests import GenerationFields
 from srtkit.spec.messages import Sampling
+from srtkit.spec.step_plan import MAX_STOP_IDS
 from srtkit.text.chat import ChatTemplate
 from srtkit.text.tokenizer import Tokenizer
 

@@ -111,8 +111,11 @@ class Service:
 
     def feed(self, messages: Sequence[Message]) -> None:
         """Take messages of the engine, in order."""
-        for message in messages:
-            self.frontend.feed(message)
+        try:
+            for message in messages:
+                self.frontend.feed(message)
+        except Exception as error:  # whatever it was, nobody may be left waiting
+            self.fail(error if isinstance(error, SrtError) else EngineError("server", f"lost a message: {error!r}"))
         for number, reply in self.frontend.replies.items():
             waiter = self._replies.pop(number, None)
             if waiter is not None and not waiter.done():

@@ -70,6 +70,8 @@ class StepFlag(IntFlag):
     GREEDY = 64  # every sampling row is greedy
 
 
+MAX_STOP_IDS = 16
+"""Stop ids a row slot can hold."""
 _ADMIT_NAMES = ["slot", "temperature", "top_p", "min_p", "top_k", "seed", "min_position", "logprobs", "adapter"]
 ADMIT = np.dtype({"names": _ADMIT_NAMES, "formats": ["<i4", "<f4", "<f4", "<f4", "<i4", "<i8", "<i4", "<i4", "<i4"]})
 """One ADMIT record. Stop ids are suppressed while the sampled token's position is below `min_position`;

@@ -93,7 +93,11 @@ def one_token(target: Target) -> Outcome:
 
     def fills(harness: Harness) -> list[Case]:
         page = harness.page
-        shapes = ([(5 * page + 2, 1), (page - 4, 1), (2 * page, 1)], [(3, 1), (5 * page, 1), (page, 1)], [(5 * page + 1, 1)])
+        shapes = (
+            [(5 * page + 2, 1), (page - 4, 1), (2 * page, 1)],
+            [(3, 1), (5 * page, 1), (page, 1)],
+            [(5 * page + 1, 1)],
+        )
         return [harness.case(rows_of(*rows), leading=len(rows), padding=3 - len(rows)) for rows in shapes]
 
     return _replayed(target, ("one_token", "uniform", "any"), fills)
@@ -117,7 +121,11 @@ def mixed(target: Target) -> Outcome:
 
     def fills(harness: Harness) -> list[Case]:
         page = harness.page
-        shapes = ([(5 * page, 1), (2 * page, 9), (0, 20)], [(9, 1), (0, 25), (5 * page, 4)], [(5 * page, 1), (0, 1), (3, 28)])
+        shapes = (
+            [(5 * page, 1), (2 * page, 9), (0, 20)],
+            [(9, 1), (0, 25), (5 * page, 4)],
+            [(5 * page, 1), (0, 1), (3, 28)],
+        )
         return [harness.case(rows_of(*rows), leading=1) for rows in shapes]
 
     return _replayed(target, ("any",), fills)

@@ -38,7 +38,9 @@ def _absent(rig: Rig, answer: No, part: object) -> Outcome:
 class DenseRows:
     """Rows of dense tensors: lengths of queries and keys, drawn and solved."""
 
-    def __init__(self, rig: Rig, lengths: list[tuple[int, int]], salt: str, *, heads: int = 0, sizes: tuple[int, int]) -> None:
+    def __init__(
+        self, rig: Rig, lengths: list[tuple[int, int]], salt: str, *, heads: int = 0, sizes: tuple[int, int]
+    ) -> None:
         spec, device = rig.spec, rig.harness.device
         self.spec, self.dtype = spec, DTYPES[spec.dtype]
         self.lengths = lengths
@@ -148,7 +150,9 @@ def gather(target: Target) -> Outcome:
     rows = rows_of((harness.page + 20, 1), (20, 9))
     cases = [harness.case(rows, leading=1)]
     cases += [
-        harness.case(rows, leading=1, kv_dtype=name) for name in sorted(harness.can.kv_dtypes) if name.startswith("float8")
+        harness.case(rows, leading=1, kv_dtype=name)
+        for name in sorted(harness.can.kv_dtypes)
+        if name.startswith("float8")
     ]
     if harness.has("mla"):
         cases.append(harness.case(rows, leading=1, mla=harness.mla, ratio=min(16, harness.can.max_gqa_ratio)))
@@ -277,7 +281,9 @@ def move_slots(target: Target) -> Outcome:
     rows = rows_of((2 * harness.page + 8, 1), (harness.page + 4, 1))
     cases = [harness.case(rows, leading=2)]
     cases += [
-        harness.case(rows, leading=2, kv_dtype=name) for name in sorted(harness.can.kv_dtypes) if name.startswith("float8")
+        harness.case(rows, leading=2, kv_dtype=name)
+        for name in sorted(harness.can.kv_dtypes)
+        if name.startswith("float8")
     ]
     if harness.has("mla"):
         cases.append(harness.case(rows, leading=2, mla=harness.mla, ratio=min(16, harness.can.max_gqa_ratio)))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import hypothesis
 import torch
 from hypothesis import strategies as st
 
 from srtkit.spec.attention import LayerHandle, Rows
-from srtkit_conformance.check import Failed, Figures, Outcome, check, expect
+from srtkit_conformance.check import Outcome, check, expect
 from srtkit_conformance.kits.attention.case import Row, rows_of
 from srtkit_conformance.kits.attention.content import Content
 from srtkit_conformance.kits.attention.gates import Margins
@@ -190,7 +188,11 @@ def prefix_groups(target: Target) -> Outcome:
 def fresh(target: Target) -> Outcome:
     """With fresh keys at hand, for prompts, chunks and decode."""
     harness = Harness(target)
-    cases = [harness.case(MIXED, leading=2), harness.case(rows_of((0, 40), (0, 9), (0, 9))), harness.case(rows_of((0, 33)))]
+    cases = [
+        harness.case(MIXED, leading=2),
+        harness.case(rows_of((0, 40), (0, 9), (0, 9))),
+        harness.case(rows_of((0, 33))),
+    ]
     return verify(harness, cases, fresh=True).figures()
 
 
@@ -226,7 +228,10 @@ def refill(target: Target) -> Outcome:
 def two_plans(target: Target) -> Outcome:
     """Two plans filled, then used in turn."""
     harness = Harness(target)
-    cases = [harness.case(rows_of((90, 1), (33, 20)), leading=1), harness.case(rows_of((12, 1), (0, 5), (40, 3)), leading=1)]
+    cases = [
+        harness.case(rows_of((90, 1), (33, 20)), leading=1),
+        harness.case(rows_of((12, 1), (0, 5), (40, 3)), leading=1),
+    ]
     rig = harness.rig(*cases)
     steps = [Step(rig, case) for case in cases]
     margins = Margins()
@@ -301,7 +306,11 @@ def any_step(target: Target) -> Outcome:
 
     @hypothesis.seed(target.seed)
     @hypothesis.settings(
-        max_examples=60, deadline=None, database=None, suppress_health_check=list(hypothesis.HealthCheck), print_blob=False
+        max_examples=60,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(hypothesis.HealthCheck),
+        print_blob=False,
     )
     @hypothesis.given(
         rows=st.lists(row, min_size=1, max_size=6),

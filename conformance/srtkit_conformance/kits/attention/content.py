@@ -71,7 +71,9 @@ class Content:
         assert len(q) == self.case.tokens and len(tokens) == len(rows)
         self.q = q
         self.history = [(k[: row.stored], v[: row.stored]) for row, (k, v) in zip(rows, tokens, strict=True)]
-        fresh = [(k[row.stored : row.context], v[row.stored : row.context]) for row, (k, v) in zip(rows, tokens, strict=True)]
+        fresh = [
+            (k[row.stored : row.context], v[row.stored : row.context]) for row, (k, v) in zip(rows, tokens, strict=True)
+        ]
         self.new = (torch.cat([k for k, _ in fresh]), torch.cat([v for _, v in fresh]))
         self._read_back()
         return self

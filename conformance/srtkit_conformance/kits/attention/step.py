@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srtkit.spec.attention import AttentionPlan, Batch, GroupView, LayerHandle, PrefixGroups, Rows, TreeMask
+from srtkit.spec.attention import Batch, GroupView, LayerHandle, PrefixGroups, Rows, TreeMask
 from srtkit.spec.layers import DTYPES
 from srtkit.spec.step_plan import Ints
 from srtkit_conformance.check import Outcome

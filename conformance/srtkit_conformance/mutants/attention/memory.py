@@ -128,7 +128,10 @@ class AscendingPages(Wrapped):
 
 
 @mutant(
-    "pages_sorted", of="torch", sentence="a row's pages are read in ascending order", killed_by=("attention.steps.order",)
+    "pages_sorted",
+    of="torch",
+    sentence="a row's pages are read in ascending order",
+    killed_by=("attention.steps.order",),
 )
 def pages_sorted(descriptor: AttentionDescriptor) -> AttentionDescriptor:
     """Right in a fresh pool."""
@@ -530,5 +533,3 @@ def not_rebuilt(descriptor: AttentionDescriptor) -> AttentionDescriptor:
         return Closing(inner, build)
 
     return wrapped(descriptor, backend)
-
-

@@ -33,9 +33,7 @@ def scale_over_d(descriptor: AttentionDescriptor) -> AttentionDescriptor:
     return respecified(descriptor, lambda spec: replace(spec, scale=1 / spec.head_dim))
 
 
-@mutant(
-    "scale_one_percent", of="torch", sentence="the scale is 1 % too large", killed_by=("attention.numerics.unit",)
-)
+@mutant("scale_one_percent", of="torch", sentence="the scale is 1 % too large", killed_by=("attention.numerics.unit",))
 def scale_one_percent(descriptor: AttentionDescriptor) -> AttentionDescriptor:
     """Hidden by inputs of standard deviation 0.1."""
     return respecified(descriptor, lambda spec: replace(spec, scale=spec.scale * 1.01))

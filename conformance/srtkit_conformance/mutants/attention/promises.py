@@ -474,7 +474,10 @@ class GathersRaw(Wrapped):
 
 
 @mutant(
-    "gather_raw", of="torch", sentence="gather does not multiply fp8 by its scale", killed_by=("attention.parts.gather",)
+    "gather_raw",
+    of="torch",
+    sentence="gather does not multiply fp8 by its scale",
+    killed_by=("attention.parts.gather",),
 )
 def gather_raw(descriptor: AttentionDescriptor) -> AttentionDescriptor:
     """Other dtypes are right."""

@@ -79,9 +79,7 @@ class RowByRow(Wrapped):
             key = torch.cat((key[: context - n_query], query[:, 0]))
         return see & (query - key < self.spec.window) if self.spec.window else see
 
-    def attend_row(
-        self, q: Tensor, k: Tensor, v: Tensor, see: Tensor, sinks: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
+    def attend_row(self, q: Tensor, k: Tensor, v: Tensor, see: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor]:
         """q [n, heads, d] over k, v [m, kv_heads, …], see bool [n, m] → out and lse, float32."""
         scores = self.mask(self.scores(q.float(), k), see)
         v = v[:, self.kv_heads(q.shape[1])]

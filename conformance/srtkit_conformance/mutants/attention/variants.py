@@ -152,7 +152,11 @@ class Narrow(Wrapped):
         return AttentionParts()
 
 
-@variant("narrow", of="torch", sentence="declares one dtype, few shapes, no feature and no optional call, and refuses the rest")
+@variant(
+    "narrow",
+    of="torch",
+    sentence="declares one dtype, few shapes, no feature and no optional call, and refuses the rest",
+)
 def narrow(descriptor: AttentionDescriptor) -> AttentionDescriptor:
     """Every declared no must be met by a refusal."""
     no = No("this kernel is small")
@@ -165,7 +169,7 @@ def narrow(descriptor: AttentionDescriptor) -> AttentionDescriptor:
         features=frozenset(),
         max_gqa_ratio=4,
         max_q_len_decode=1,
-        **{name: no for name in ("lse", "dense", "move_slots", "prefix_groups")},
+        **dict.fromkeys(("lse", "dense", "move_slots", "prefix_groups"), no),
     )
 
     def kv_layouts(spec: AttentionSpec, page_size: int, facts: DeviceFacts) -> Sequence[KVLayout]:
@@ -178,4 +182,3 @@ def narrow(descriptor: AttentionDescriptor) -> AttentionDescriptor:
         return Narrow(descriptor.build(build), build)
 
     return replace(honest, kv_layouts=kv_layouts, build=build)
-

@@ -1,0 +1,237 @@
+"""Processes of one run: what reaches them, and what their death does to the others."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+from srtkit.spec.capabilities import No
+from srtkit.spec.errors import PeerGone
+from srtkit.spec.transport import Sender, Transport
+from srtkit_conformance.check import Body, Check, Failed, Informational, Outcome, check, expect
+from srtkit_conformance.kits.transport.children import Say, child
+from srtkit_conformance.kits.transport.sides import (
+    CHANNEL,
+    LATE,
+    SOON,
+    beside,
+    build,
+    declared,
+    expect_same,
+    pattern,
+    receive,
+    run_folder,
+    within,
+)
+from srtkit_conformance.target import Target
+
+IN_TIME = 2.0
+"""Seconds in which a sender must notice that its receiver has died."""
+
+
+def between_processes(id_: str, *, clause: str, explain: str) -> Callable[[Body], Check]:
+    """A check for transports that connect processes. Of others core opens all ends in one process."""
+
+    def made(body: Body) -> Check:
+        def asked(target: Target) -> Outcome:
+            can = declared(target).processes
+            return Informational(f"declared a no: {can.reason}") if isinstance(can, No) else body(target)
+
+        return check(id_, level=1, clause=clause, explain=explain, isolated=True)(asked)
+
+    return made
+
+
+def echo(transport: Transport, say: Say) -> None:
+    """Sends back what comes until the end."""
+    receiver, sender = transport.receiver(CHANNEL), transport.sender("replies")
+    say("up")
+    while (message := receive(receiver)) != [b"end"]:
+        sender.send(message, SOON)
+    transport.close()
+
+
+def hold_receiver(transport: Transport, say: Say) -> None:
+    """Opens a receiver, reads one message and then nothing."""
+    receiver = transport.receiver(CHANNEL)
+    say("up")
+    receiver.receive(SOON)
+    say("read")
+    time.sleep(60)
+
+
+def end_without_closing(transport: Transport, say: Say) -> None:
+    """Opens a receiver, reads one message and ends."""
+    receiver = transport.receiver(CHANNEL)
+    say("up")
+    receiver.receive(SOON)
+    os._exit(0)
+
+
+def send_and_end(transport: Transport, say: Say) -> None:
+    """Sends, closes and ends at once."""
+    sender = transport.sender(CHANNEL)
+    for number in range(30):
+        sender.send([b"%d" % number, bytes(100_000)], SOON)
+    sender.close()
+    os._exit(0)
+
+
+def send_for_ever(transport: Transport, say: Say) -> None:
+    """Sends large messages until it is killed."""
+    sender = transport.sender(CHANNEL)
+    while True:
+        sender.send([b"mine", bytes(3_000_000), b"end"], 60)
+
+
+def seconds_until_gone(sender: Sender) -> float:
+    """How long a sender needs to notice that its receiver has gone; sends meanwhile may be lost."""
+    begin = time.monotonic()
+    while time.monotonic() < begin + SOON:
+        try:
+            sender.send([b"x"], 1)
+        except PeerGone:
+            return time.monotonic() - begin
+        time.sleep(0.01)
+    raise Failed("send never raises PeerGone although the receiver's process has ended", observed=f"> {SOON} s")
+
+
+@between_processes(
+    "transport.processes",
+    clause="transport/1.0: channels between processes; every process of the run builds one from the same address",
+    explain="Declared, but the ends do not meet; or what goes between processes is cut, mixed up or late.",
+)
+def processes(target: Target) -> Outcome:
+    folder = run_folder(target)
+    with child(target, folder, echo) as other:
+        transport = build(target, folder)
+        receiver, sender = transport.receiver("replies"), transport.sender(CHANNEL)
+        expect(other.said() == "up", "a process of the run did not come up")
+        for size in (0, 1, 4095, 4096, 1 << 20, 16 << 20):
+            message = [pattern(size), b"", pattern(100, size)]
+            sender.send(message, SOON)
+            expect_same(receive(receiver, "a reply"), message, f"a message of {size} bytes and its reply")
+        begin = time.monotonic()
+        for number in range(200):
+            sender.send([b"%d" % number], SOON)
+            expect(receive(receiver, "a reply") == [b"%d" % number], "replies are out of order")
+        took = time.monotonic() - begin
+        sender.send([b"end"], SOON)
+        expect(other.ended() == 0, "a process of the run did not end well", observed=other.ended())
+        transport.close()
+    left = sorted(file.name for file in folder.iterdir())
+    expect(not left, "files are left in the run's folder", observed=left)
+    return {"round_trip_us": round(1e6 * took / 200)}
+
+
+@between_processes(
+    "transport.killed_receiver",
+    clause="transport/1.0: send raises PeerGone when the receiver has died",
+    explain="The end of a process is only noticed when it says good-bye. SIGKILL and the out-of-memory killer do not.",
+)
+def killed_receiver(target: Target) -> Outcome:
+    folder = run_folder(target)
+    with child(target, folder, hold_receiver) as other:
+        expect(other.said() == "up", "a process of the run did not come up")
+        transport = build(target, folder)
+        sender = transport.sender(CHANNEL)
+        sender.send([b"hello"], SOON)
+        expect(other.said() == "read", "the message did not reach the process")
+        other.kill()
+        seconds = seconds_until_gone(sender)
+        expect(seconds <= IN_TIME, "a dead receiver is noticed late", observed=f"{seconds:.2f} s", limit=IN_TIME)
+        begin = time.monotonic()
+        within(LATE, transport.close, "closing after the receiver died")
+        closing = time.monotonic() - begin
+    return {"noticed_ms": round(1e3 * seconds, 1), "closing_ms": round(1e3 * closing, 1)}
+
+
+@between_processes(
+    "transport.killed_receiver_waiting",
+    clause="transport/1.0: send raises PeerGone when the receiver has died, also while it blocks",
+    explain="A sender that waits for room of a dead process learns of it only when its timeout has passed.",
+)
+def killed_receiver_waiting(target: Target) -> Outcome:
+    folder = run_folder(target)
+    with child(target, folder, hold_receiver) as other:
+        expect(other.said() == "up", "a process of the run did not come up")
+        transport = build(target, folder)
+
+        def send_until_it_fails() -> float:
+            sender = transport.sender(CHANNEL)
+            try:
+                while True:
+                    sender.send([b"x" * 1000], 30)
+            except PeerGone:
+                return time.monotonic()
+
+        with beside(send_until_it_fails) as sending:
+            expect(other.said() == "read", "the message did not reach the process")
+            time.sleep(0.4)
+            expect(not sending.done(), "a sender is not stopped by a full channel")
+            other.kill()
+            killed = time.monotonic()
+            noticed = within(LATE, lambda: sending.result(SOON), "a blocked send to a dead process")
+        transport.close()
+    return {"noticed_ms": round(1e3 * (noticed - killed), 1)}
+
+
+@between_processes(
+    "transport.ended_receiver",
+    clause="transport/1.0: send raises PeerGone when the receiver has died",
+    explain="A process that ends without closing is not noticed.",
+)
+def ended_receiver(target: Target) -> Outcome:
+    folder = run_folder(target)
+    with child(target, folder, end_without_closing) as other:
+        expect(other.said() == "up", "a process of the run did not come up")
+        transport = build(target, folder)
+        sender = transport.sender(CHANNEL)
+        sender.send([b"now end"], SOON)
+        other.ended()
+        seconds = seconds_until_gone(sender)
+        transport.close()
+    expect(seconds <= IN_TIME, "an ended receiver is noticed late", observed=f"{seconds:.2f} s", limit=IN_TIME)
+    return {"noticed_ms": round(1e3 * seconds, 1)}
+
+
+@between_processes(
+    "transport.ended_sender",
+    clause="transport/1.0: close of a sender delivers what is queued",
+    explain="What a process sent right before its end is lost: close returns before the bytes have left it.",
+)
+def ended_sender(target: Target) -> Outcome:
+    folder = run_folder(target)
+    with child(target, folder, send_and_end) as other:
+        transport = build(target, folder)
+        receiver = transport.receiver(CHANNEL)
+        for number in range(30):
+            message = receive(receiver, f"message {number} of a process that has ended")
+            expect_same(message, [b"%d" % number, bytes(100_000)], f"message {number}")
+        expect(other.ended() == 0, "a process of the run did not end well", observed=other.ended())
+        transport.close()
+    return {"messages": 30}
+
+
+@between_processes(
+    "transport.killed_sender",
+    clause="transport/1.0: a message is delivered whole",
+    explain="Half a message of a killed process is delivered, blocks the channel, or ends it for the other senders.",
+)
+def killed_sender(target: Target) -> Outcome:
+    whole, got = [b"mine", bytes(3_000_000), b"end"], 0
+    folder = run_folder(target)
+    with child(target, folder, send_for_ever) as other:
+        transport = build(target, folder)
+        receiver = transport.receiver(CHANNEL)
+        expect_same(receive(receiver), whole, "a message")
+        other.kill()
+        while (message := receiver.receive(0.3)) is not None:
+            expect_same(message, whole, "a message of a killed process")
+            got += 1
+        sender = transport.sender(CHANNEL)
+        sender.send([b"other"], SOON)
+        expect(receive(receiver, "another sender's message") == [b"other"], "another message arrived")
+        transport.close()
+    return {"messages_after_the_kill": got}

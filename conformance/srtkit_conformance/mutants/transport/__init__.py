@@ -1,0 +1,3 @@
+"""Wrong transports, one fault each, and legal ones that work differently."""
+
+MODULES = ("inside", "between", "legal")
