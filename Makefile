@@ -11,7 +11,7 @@
 #   make new-plugin KIND=attention NAME=mychip [DEST=DIR]    start a plugin from a working skeleton
 #   make bench clean
 #
-# Variables: PYTHON=python3.12 picks the interpreter, VENV=DIR the environment. Where pip's default torch
+# Variables: PYTHON=python3.12 picks the interpreter, VENV=DIR the environment, WORKERS=N the test processes. Where pip's default torch
 # build brings CUDA, name the CPU index, in the environment or on the command line:
 #   export TORCH_INDEX=https://download.pytorch.org/whl/cpu
 
@@ -19,6 +19,7 @@ PYTHON ?= python3
 VENV ?= .venv
 TORCH_INDEX ?=
 ARGS ?=
+WORKERS ?= 2
 
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
@@ -61,16 +62,16 @@ $(ENV): $(BASE) $(PYPROJECTS)
 # --- tests; markers are explained in pyproject.toml
 
 quick: lint
-	$(PY) -m pytest -q -m "not model and not full" $(ARGS)
+	$(PY) -m pytest -q -n $(WORKERS) --dist loadfile -m "not model and not full" $(ARGS)
 
 test: $(ENV)
-	$(PY) -m pytest -m "not full" $(ARGS)
+	$(PY) -m pytest -n $(WORKERS) --dist loadfile -m "not full" $(ARGS)
 
 check: lint types imports size docs-current no-cuda test selftest-quick core-alone serve-from-wheels
 
 # The gates, then every test in both sizes; the result is written where it is committed from.
 full: lint types imports size docs-current no-cuda selftest core-alone serve-from-wheels
-	-$(PY) -m pytest --junit-xml .cache/full.xml $(ARGS)
+	-$(PY) -m pytest -n $(WORKERS) --dist loadfile --junit-xml .cache/full.xml $(ARGS)
 	$(PY) -m tools.full_report .cache/full.xml
 
 # --- gates

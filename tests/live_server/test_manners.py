@@ -27,8 +27,8 @@ def test_the_banner_says_what_runs_in_twelve_lines(server: LiveServer) -> None:
     assert len(banner) <= 12
     text = "\n".join(banner)
     assert server.base_url in text
-    for plugin in ("platform cpu", "attention torch", "prefix_cache radix", "transport zmq", "models models"):
-        assert f"{plugin} 0.1.0" in text
+    for plugin in ("platform-cpu", "attention-torch", "cache-radix", "transport-zmq", "models"):
+        assert f"srtkit-plugin-{plugin} 0.1.0" in text
     assert f"context {tiny.CONTEXT:,}" in text
     assert "weights" in text
     assert "KV" in text

@@ -98,7 +98,7 @@ def _find(name: str, registry: Registry) -> CliCommand | None:
         plugin: CliCommand = load(registry.find("cli", name))
         return plugin
     hint = did_you_mean(name, [*OWN, *(offer.name for offer in registry.of("cli"))])
-    _fail(f'srt: there is no command "{name}"' + (f", {hint}" if hint else ""), exits.USAGE)
+    _fail(f'srt: there is no command "{name}", {hint or "see `srt --help`"}', exits.USAGE)
     return None
 
 

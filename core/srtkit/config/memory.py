@@ -73,7 +73,7 @@ def plan_memory(
             "memory plan",
             f"{_gib(budget)} of {_gib(total)} hold weights ({_gib(model.weight_bytes)}), workspace "
             f"({_gib(workspace)}) and tables ({_gib(tables)}), but not one KV page of {page_bytes:,} B beside them",
-            "raise memory.fraction, lower scheduler.chunk_tokens or scheduler.max_running, or take a smaller model",
+            "raise memory.fraction or kv_gib, lower scheduler.chunk_tokens or max_running, or take a smaller model",
         )
     return MemoryPlan(total, budget, model.weight_bytes, workspace, tables, page_bytes, int(pages))
 

@@ -28,9 +28,10 @@ class Origin:
     places: Mapping[KeyPath, str] = field(default_factory=dict)
 
     def where(self, path: KeyPath) -> str:
-        """The place of this key, else of the table around it, else the file."""
+        """The place of this key, else of a key inside it, else of the table around it, else the file."""
+        inside = (key for key in self.places if key[: len(path)] == path)
         around = (path[:length] for length in range(len(path), -1, -1))
-        return next((self.places[key] for key in around if key in self.places), "settings")
+        return next((self.places[key] for key in (path, *inside, *around) if key in self.places), "settings")
 
 
 def key_lines(text: str) -> dict[KeyPath, int]:
@@ -89,11 +90,10 @@ def _mistake(record: ErrorDetails, model: type[BaseModel], origin: Origin, prefi
     if record["type"] == "extra_forbidden":
         known = field_names(model, local[:-1])
         remedy = did_you_mean(local[-1], known) or f"known here: {', '.join(sorted(known)) or 'no keys'}"
-        table = ".".join(path[:-1])
-        return where, f'unknown key "{path[-1]}"' + (f" in [{table}]" if table else ""), remedy
+        return where, f'unknown key "{path[-1]}"' + (f" in [{'.'.join(path[:-1])}]" if path[1:] else ""), remedy
     if record["type"] == "missing":
-        return where, f"{dotted} is missing", "write it in the file, or give --set"
-    message = str(record["msg"]).removeprefix("Value error, ")
+        return where, f"{dotted} is missing", f"write it in a settings file, or give --set {dotted}=…"
+    message = "must be a table" if record["type"] == "model_type" else str(record["msg"]).removeprefix("Value error, ")
     secret = any(word in path[-1].lower() for word in _SECRET) if path else True
     shown = "" if secret or isinstance(record["input"], (dict, BaseModel)) else f", not {record['input']!r}"
     subject = "" if where.endswith(dotted) else f"{dotted}: "

@@ -223,7 +223,7 @@ def load_settings(
     source.env_vars = {name.lower(): environ[name] for name in variables.values()}
     table: dict[str, Any] = {}
     try:
-        for layer in (base or {}, file, source(), *(above for _, above in given)):
+        for layer in ({"model": {}}, base or {}, file, source(), *(above for _, above in given)):
             table = _over(table, layer)
         settings = Settings.model_validate(table)
     except ValidationError as error:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from srtkit.spec.capabilities import YES, No
 from srtkit.spec.hookspecs import hookimpl
@@ -19,8 +19,10 @@ class RadixOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    eviction: Literal["lru", "lfu", "fifo", "slru", "priority"] = "lru"
-    events: bool = False
+    eviction: Literal["lru", "lfu", "fifo", "slru", "priority"] = Field(
+        "lru", description="which unpinned pages go first: lru, lfu, fifo, slru, priority"
+    )
+    events: bool = Field(False, description="record stored, removed and cleared pages for cache-aware routing")
 
 
 def capabilities(options: BaseModel) -> CacheCapabilities:

@@ -20,8 +20,8 @@ def chat(args: argparse.Namespace) -> int:
     prompt = " ".join(args.prompt) if args.prompt else None
     if prompt is None and not sys.stdin.isatty():
         prompt = sys.stdin.read().strip()
-        if not prompt:
-            raise ConfigError("srt chat", "standard input was empty", "pipe a prompt in, or give it as text")
+    if prompt is not None and not prompt.strip():
+        raise ConfigError("srt chat", "the prompt is empty", "give it as text, or pipe it in")
     with ChatClient(args.url) as client:
         model = args.model or _first_model(client)
 

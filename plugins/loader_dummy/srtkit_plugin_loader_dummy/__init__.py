@@ -21,9 +21,9 @@ class DummyOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    seed: int = 0
-    std: float = Field(default=0.02, gt=0)
-    tokenizer: Literal["bytes", "none"] = "bytes"
+    seed: int = Field(0, description="the same seed gives the same weights, on any number of ranks")
+    std: float = Field(0.02, gt=0, description="deviation of the weights; norms are around 1")
+    tokenizer: Literal["bytes", "none"] = Field("bytes", description='id = byte; "none" serves token ids only')
 
 
 def accepts(path: Path) -> bool:

@@ -17,7 +17,7 @@ class InprocOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    bound: int = Field(default=1024, ge=1)
+    bound: int = Field(1024, ge=1, description="messages a channel holds before its senders wait")
 
 
 def capabilities(options: BaseModel) -> TransportCapabilities:

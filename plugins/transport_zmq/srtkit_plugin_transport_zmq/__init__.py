@@ -17,7 +17,7 @@ class ZmqOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    bound: int = Field(default=1024, ge=1)
+    bound: int = Field(1024, ge=1, description="messages each sender may be ahead of its receiver before it waits")
 
 
 def capabilities(options: BaseModel) -> TransportCapabilities:

@@ -121,7 +121,8 @@ def tree_words(target: Target) -> Outcome:
     "attention.features.mla",
     level=1,
     clause="attention/1.0: for MLA the stored entry is latent and rope part; absorbed, the latent is the value",
-    explain="The rope part left out of the scores, the scale of the wrong head size, or a value that includes the rope part.",
+    explain="The rope part left out of the scores, the scale of the wrong head size, or a value that includes the rope "
+    "part.",
 )
 def mla(target: Target) -> Outcome:
     """Absorbed attention over latents: decode, chunk, prompt."""
@@ -138,8 +139,8 @@ def mla(target: Target) -> Outcome:
     "attention.features.fp8_kv",
     level=1,
     clause="attention/1.0: fp8 planes hold value / scale; scales are float32, one or one per KV head",
-    explain="Scale multiplied where it must divide, V's taken for K's, one scale for all heads, or a missing dequantisation. "
-    "The truth uses the values as stored, so that only the kernel is judged.",
+    explain="Scale multiplied where it must divide, V's taken for K's, one scale for all heads, or a missing "
+    "dequantisation. The truth uses the values as stored, so that only the kernel is judged.",
 )
 def fp8_kv(target: Target) -> Outcome:
     """Every declared float8 dtype; scales are powers of two, so that rounding is the same in all encoders."""

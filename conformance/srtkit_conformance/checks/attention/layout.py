@@ -119,7 +119,7 @@ def page_sizes(target: Target) -> Outcome:
     cases = []
     for page in sizes:
         rows = rows_of((page - 1, 1), (2 * page - 1, 1), (page, 1), (0, page), (page - 1, 4))
-        cases.append(harness.case(rows, page=page, leading=3))
+        cases.append(harness.case(rows, page=page, leading=3, kv_heads=1))
     return verify(harness, cases).figures()
 
 

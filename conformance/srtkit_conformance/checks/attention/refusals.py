@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from srtkit.spec.errors import Unsupported
-from srtkit_conformance.check import Failed, Outcome, Refused, check
+from srtkit_conformance.check import Failed, Outcome, check
 from srtkit_conformance.kits.attention.case import rows_of
 from srtkit_conformance.kits.attention.gates import Margins
 from srtkit_conformance.kits.attention.harness import Harness, refusal, together
@@ -29,7 +29,7 @@ CLAUSE = "attention/1.0: what is not declared is refused with Unsupported, never
     "attention.refusals.dtypes",
     level=1,
     clause=CLAUSE,
-    explain="The backend is built for a dtype that it does not declare, and computes in another, or reads the bits wrongly.",
+    explain="The backend is built for a dtype that it does not declare, and computes in another.",
 )
 def dtypes(target: Target) -> Outcome:
     """Undeclared dtypes of q and of stored KV."""
@@ -75,7 +75,7 @@ def batch_features(target: Target) -> Outcome:
     try:
         step.fill()
     except Unsupported as error:
-        return Refused(f"an invented batch feature: {error.cause}")
+        return {"refused": error.cause}
     raise Failed("fill took a batch feature that no version of the contract has")
 
 
@@ -115,7 +115,7 @@ def lse(target: Target) -> Outcome:
     if harness.can.lse:
         attempt()
         return margins.figures()
-    return refusal(attempt, "log-sum-exp")
+    return together([refusal(attempt, "log-sum-exp")])
 
 
 @check(
@@ -141,7 +141,7 @@ def host_lengths(target: Target) -> Outcome:
         step.run().check(margins)
 
     if harness.can.host_lengths == "exact":
-        return refusal(attempt, "lengths that are bounds")
+        return together([refusal(attempt, "lengths that are bounds")])
     attempt()
     return margins.figures()
 

@@ -29,7 +29,7 @@ SIZES = (0, 1, 4095, 4096, 4097, 65_535, 65_536, 1 << 20, 16 << 20)
     "transport.bytes",
     level=1,
     clause="transport/1.0: a message is one or more byte frames, delivered whole",
-    explain="A frame is cut at a page, a buffer or a 16-bit length, an empty one is lost, or large ones lose their way.",
+    explain="A frame is cut at a page, a buffer or a 16-bit length, an empty one is lost, or a large one.",
 )
 @in_time
 def every_byte(target: Target) -> Figures:
@@ -163,7 +163,7 @@ def drain(target: Target) -> Figures:
 )
 @in_time
 def channels(target: Target) -> Figures:
-    names = ("a", "b", "a/b", "a.sock", "deltas:0", "deltas:1", "..", "ü 1")
+    names = ("a", "b", "ab", "a/b", "A", "a.sock", "deltas:0", "deltas:1", "..", "ü 1")
     with open_sides(target) as sides:
         ends = [sides.channel(name) for name in names]
         for name, (_, sender) in zip(names, ends, strict=True):

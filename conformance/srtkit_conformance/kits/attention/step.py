@@ -87,7 +87,7 @@ class Step:
 
         Padding rows must come out finite. Raises `Failed` for writes elsewhere.
         """
-        spec, case, device = self.case.spec, self.case, self.rig.harness.device
+        spec, device = self.case.spec, self.rig.harness.device
         tokens = len(self.q)
         out = pool.Guarded(tokens, (spec.q_heads, spec.v_head_dim), DTYPES[spec.dtype], device)
         wanted = bool(self.rig.harness.can.lse) if lse is None else lse

@@ -55,7 +55,8 @@ class NextPage(RowByRow):
         _, view = plan.filled
         if stop % self.page or self.spec.mla is not None:
             return k, v
-        after = layer.planes["v"][int(view.host_pages[row, stop // self.page - 1]) + 1].float()
+        number = min(int(view.host_pages[row, stop // self.page - 1]) + 1, len(layer.planes["v"]) - 1)
+        after = layer.planes["v"][number].float()
         return k, v + 0 * after.sum()
 
 
@@ -219,7 +220,7 @@ class ShortAddresses(Wrapped):
 
     def see(self, plan: WrappedPlan, batch: Batch, view: GroupView) -> tuple[Batch, GroupView]:
         """Page ids beyond 2 ** 31 elements wrap."""
-        return batch, replace(view, host_pages=view.host_pages % max(1, (1 << 31) // self.elements))
+        return batch, replace(view, host_pages=view.host_pages % min((1 << 31) // self.elements, 2**31 - 1))
 
 
 @mutant(
@@ -334,7 +335,7 @@ class FreshIsAll(RowByRow):
     ) -> None:
         """With fresh keys a row of several queries sees these alone."""
         assert isinstance(plan, WrappedPlan)
-        batch, view = plan.filled
+        batch, _ = plan.filled
         if fresh is not None:
             several = batch.host_q > 1
             plan.batch = replace(batch, host_context=np.where(several, batch.host_q, batch.host_context))

@@ -13,7 +13,7 @@ from srtkit_conformance.mutants.attention.wrap import Wrapped, WrappedPlan
 
 
 class RowByRow(Wrapped):
-    """`tile` keys at a time, merged by log-sum-exp; 0: all at once. `whole_pages`: tails of pages are read, and masked."""
+    """`tile` keys at a time, merged by log-sum-exp; 0: all at once. `whole_pages`: page tails are read, and masked."""
 
     tile = 0
     whole_pages = False

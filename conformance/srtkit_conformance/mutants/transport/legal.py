@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from srtkit.spec.capabilities import YES
-from srtkit.spec.transport import Frames, Receiver
+from srtkit.spec.transport import Frames, Receiver, Sender, TransportBuild
 from srtkit_conformance.mutant import variant
 from srtkit_conformance.mutants.transport.simple import (
-    Answers,
     SimpleChannel,
     SimpleReceiver,
     SimpleSender,
     SimpleTransport,
     WrappedSender,
     around,
-    declaring,
     simple,
+    with_fan_out,
 )
 
 
@@ -23,36 +21,46 @@ class BoundOfOne(SimpleChannel):
 
 
 class ManyReceivers(SimpleTransport):
-    """Every receiver has a channel of its own, and a sender puts each message into all of them."""
+    """Every receiver has a list of its own, and a sender puts each message into all of them."""
+
+    def __init__(self, build: TransportBuild) -> None:
+        super().__init__(build)
+        self.lists: dict[str, list[SimpleChannel]] = {}
 
     def receiver(self, channel: str) -> Receiver:
         self.refuse_if_closed()
-        number = sum(1 for name in self.channels if name.startswith(f"{channel}#"))
-        return super().receiver(f"{channel}#{number}")
+        lists = self.lists_of(channel)
+        mine = next((one for one in lists if not one.opened), SimpleChannel())
+        if mine not in lists:
+            lists.append(mine)
+        mine.opened = True
+        return SimpleReceiver(mine)
 
-    def sender(self, channel: str) -> SimpleSender:
+    def sender(self, channel: str) -> Sender:
         self.refuse_if_closed()
-        if f"{channel}#0" not in self.channels:
-            self.find(f"{channel}#0")  # for the first receiver to come
-        self.senders.append(_ToAll(self, channel))
+        self.senders.append(SenderToAll(self.lists_of(channel)))
         return self.senders[-1]
 
-    def find(self, name: str) -> SimpleChannel:
-        first = self.channels.get(name)
-        return super().find(name) if first is None or not first.opened else first
+    def close(self) -> None:
+        super().close()
+        for lists in self.lists.values():
+            for one in lists:
+                one.close()
+
+    def lists_of(self, name: str) -> list[SimpleChannel]:
+        """Those of a channel; one for the first receiver to come."""
+        return self.lists.setdefault(name, [SimpleChannel()])
 
 
-class _ToAll(SimpleSender):
-    def __init__(self, transport: ManyReceivers, channel: str) -> None:
-        super().__init__(transport.find(f"{channel}#0"))
-        self.transport = transport
-        self.name = channel
+class SenderToAll(SimpleSender):
+    def __init__(self, lists: list[SimpleChannel]) -> None:
+        super().__init__(lists[0])
+        self.lists = lists
 
     def send(self, frames: Frames, timeout: float = 30.0) -> None:
-        for name, channel in list(self.transport.channels.items()):
-            if name.startswith(f"{self.name}#"):
-                self.channel = channel
-                super().send(frames, timeout)
+        for one in [one for one in self.lists if not one.closed] or self.lists:
+            self.channel = one
+            super().send(frames, timeout)
 
 
 class CopyingSender(WrappedSender):
@@ -62,9 +70,9 @@ class CopyingSender(WrappedSender):
 
 simple_list = variant("transport.simple", of="inproc", sentence="A list under one lock.")(simple())
 bound_of_one = variant("transport.bound_of_one", of="inproc", sentence="A sender may be one message ahead.")(
-    simple(channel=BoundOfOne, receiver=SimpleReceiver)
+    simple(channel=BoundOfOne)
 )
 copies = variant("transport.copies", of="zmq", sentence="Copies every frame twice.")(around(sender=CopyingSender))
 many_receivers = variant("transport.many_receivers", of="inproc", sentence="Gives every receiver every message.")(
-    declaring(simple(ManyReceivers), Answers(fan_out=YES))
+    with_fan_out(simple(ManyReceivers))
 )

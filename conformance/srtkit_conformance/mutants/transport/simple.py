@@ -1,14 +1,17 @@
-"""A second transport inside one process: a list under one lock. Legal; its methods are small so that a mutant can
-replace one. And a wrapper around any transport."""
+"""A second transport inside one process, a list under one lock, and a wrapper around any transport.
+
+Legal as they stand; their methods are small so that a mutant can replace one.
+"""
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from srtkit.spec.capabilities import Answer, No
+from pydantic import BaseModel
+
+from srtkit.spec.capabilities import YES
 from srtkit.spec.errors import PeerGone, TransportError, TransportTimeout
 from srtkit.spec.transport import (
     Frames,
@@ -234,24 +237,13 @@ def simple(
     return lambda descriptor: replace(descriptor, build=made)
 
 
-@dataclass(frozen=True)
-class Answers:
-    """Changed capabilities."""
-
-    processes: Answer = No("all ends must be in one process")
-    fan_out: Answer = No("a channel has one receiver")
-
-
-def declaring(make: Make, answers: Answers) -> Make:
-    """The same with other capabilities."""
+def with_fan_out(make: Make) -> Make:
+    """The same, declaring that a channel may have several receivers."""
 
     def made(descriptor: TransportDescriptor) -> TransportDescriptor:
-        says = TransportCapabilities(processes=answers.processes, fan_out=answers.fan_out)
-        return replace(make(descriptor), capabilities=lambda options: says)
+        def capabilities(options: BaseModel) -> TransportCapabilities:
+            return replace(descriptor.capabilities(options), fan_out=YES)
+
+        return replace(make(descriptor), capabilities=capabilities)
 
     return made
-
-
-def pause(seconds: float) -> None:
-    """Wait, as a fault."""
-    time.sleep(seconds)

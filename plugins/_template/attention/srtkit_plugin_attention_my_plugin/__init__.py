@@ -23,6 +23,7 @@ from srtkit.spec.hookspecs import hookimpl
 from srtkit.spec.kv import KVLayout, nhd_layout
 
 DTYPES = frozenset({"float32", "bfloat16", "float16"})
+PAGE_SIZES = (16, 1, 2, 4, 8, 32, 64, 128, 256)
 
 
 class Options(BaseModel):
@@ -41,7 +42,7 @@ def capabilities(facts: DeviceFacts) -> AttentionCapabilities:
         dtypes=dtypes,
         kv_dtypes=dtypes,
         head_dims=range(1, 513),
-        page_sizes=(16, 1, 2, 4, 8, 32, 64, 128, 256),
+        page_sizes=PAGE_SIZES,
         features=frozenset(),
         host_lengths="exact",
         capture="never",
@@ -49,7 +50,9 @@ def capabilities(facts: DeviceFacts) -> AttentionCapabilities:
 
 
 def kv_layouts(spec: AttentionSpec, page_size: int, facts: DeviceFacts) -> Sequence[KVLayout]:
-    """How pages may lie in memory, best first."""
+    """How pages may lie in memory, best first; none for pages that are not declared."""
+    if page_size not in PAGE_SIZES:
+        return []
     return [nhd_layout(page_size, spec.kv_heads, spec.head_dim, spec.v_head_dim, spec.kv_dtype)]
 
 

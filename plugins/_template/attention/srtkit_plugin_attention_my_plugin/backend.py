@@ -21,10 +21,12 @@ from srtkit.spec.attention import (
     GroupView,
     LayerHandle,
     Rows,
+    check_spec,
 )
 from srtkit.spec.capabilities import No, missing_features, require
-from srtkit.spec.facts import Limits
-from srtkit_plugin_attention_my_plugin import Options
+from srtkit.spec.errors import Unsupported
+from srtkit.spec.facts import DeviceFacts, Limits
+from srtkit_plugin_attention_my_plugin import DTYPES, Options, capabilities
 from srtkit_plugin_attention_my_plugin.kernel import attend_row
 
 PART = "attention:my-plugin"
@@ -68,7 +70,11 @@ class MyPluginBackend(AttentionBackend):
     """Attention of one layer group over "nhd/1" pages."""
 
     def __init__(self, build: AttentionBuild) -> None:
+        """Raises `Unsupported` for a layer that the capabilities do not cover."""
         assert isinstance(build.options, Options)
+        anywhere = DeviceFacts("any", "any", "any", dtypes=DTYPES)  # core compares with the device's own
+        if reason := check_spec(PART, build.group.spec, capabilities(anywhere)):
+            raise Unsupported(PART, reason)
         self._scale = build.group.spec.scale
         self._dtype = SCORE_DTYPES[build.options.score_dtype]
 
