@@ -13,7 +13,7 @@ QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.toml"
 EXPLAIN = """
 import sys
 from srtkit.cli.main import main
-code = main(["explain", "--config", sys.argv[1]])
+code = main(["explain", "--config", *sys.argv[1:]])
 assert "torch" not in sys.modules, "explaining needs no torch"
 sys.exit(code)
 """
@@ -26,3 +26,12 @@ def test_the_quickstart_is_explained_before_any_weight_is_read() -> None:
     assert done.returncode == 0, done.stderr
     for words in ("attention:torch", "prefix_cache:radix", "model_loader:gguf", "KV pages", "wiring plan"):
         assert words in done.stdout
+
+
+@pytest.mark.model
+def test_a_plan_that_the_machine_cannot_hold_is_refused_with_its_figures() -> None:
+    sets = ["--set", "memory.kv_gib=100000", "--set", "scheduler.max_running=200000"]
+    command = [sys.executable, "-c", EXPLAIN, str(QUICKSTART), *sets]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 40
+    assert "do not fit" in done.stderr and "kv_gib" in done.stderr

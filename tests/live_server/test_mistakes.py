@@ -74,7 +74,7 @@ def serve(
         (["transport.use=inproc"], Unsupported, ["transport:inproc", "all ends must be in one process", "zmq"]),
         (["parallel.tensor=2"], Unsupported, ["parallel.tensor"]),
         (["attention.use=coarse", "memory.page_size=16"], Unsupported, ["16 suits both attention:coarse (64)"]),
-        (["memory.kv_gib=0.0000001"], OutOfMemory, ["memory plan", "not one KV page", "raise memory.fraction"]),
+        (["memory.kv_gib=0.0000001"], OutOfMemory, ["memory plan", "2 KV pages", "change memory.fraction"]),
         (["model.source=/nowhere/model"], LoaderError, ["/nowhere/model", "no such file or folder"]),
         (["model.source=package:nobody_has_this/a.gguf"], LoaderError, ["no package nobody_has_this", "pip install"]),
     ],

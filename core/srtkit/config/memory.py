@@ -57,23 +57,23 @@ def plan_memory(
     """Size the pools: `kv_bytes` (0: what `fraction` of `total` leaves, at most `kv_cap` if that is not 0), and no
     more pages than `limits` can fill.
 
-    Raises `OutOfMemory` with the figures when not even one page fits.
+    Raises `OutOfMemory` with the figures when not even one page fits, or all that is asked for exceeds `total`.
     """
     page_bytes = sum(layout.page_bytes * len(group.layers) for group, layout in groups)
-    item = ITEM_BYTES[model.dtype]
-    activations = limits.max_tokens * (8 * model.hidden_size + 3 * model.intermediate_size) * item
-    workspace = activations + 3 * limits.max_rows * model.vocab_size * 4
+    activations = limits.max_tokens * (8 * model.hidden_size + 3 * model.intermediate_size)
+    workspace = activations * ITEM_BYTES[model.dtype] + 3 * limits.max_rows * model.vocab_size * 4
     tables = limits.max_rows * limits.max_pages * 4 * 3 + limits.max_tokens * 16
     budget = int(total * fraction)
     left = budget - model.weight_bytes - workspace - tables
     left = kv_bytes or min(left, kv_cap or left)
     pages = min(left // page_bytes, limits.max_rows * limits.max_pages + 1)
-    if pages < 2:
+    wanted = model.weight_bytes + workspace + tables + max(pages, 2) * page_bytes
+    if pages < 2 or wanted > total:
         raise OutOfMemory(
             "memory plan",
-            f"{_gib(budget)} of {_gib(total)} hold weights ({_gib(model.weight_bytes)}), workspace "
-            f"({_gib(workspace)}) and tables ({_gib(tables)}), but not one KV page of {page_bytes:,} B beside them",
-            "raise memory.fraction or kv_gib, lower scheduler.chunk_tokens or max_running, or take a smaller model",
+            f"weights ({_gib(model.weight_bytes)}), workspace ({_gib(workspace)}), tables ({_gib(tables)}) and "
+            f"{max(pages, 2):,} KV pages of {page_bytes:,} B do not fit: {_gib(budget)} of {_gib(total)} may be used",
+            "change memory.fraction or kv_gib, lower scheduler.chunk_tokens or max_running, or take a smaller model",
         )
     return MemoryPlan(total, budget, model.weight_bytes, workspace, tables, page_bytes, int(pages))
 

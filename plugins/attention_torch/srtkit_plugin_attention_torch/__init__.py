@@ -51,7 +51,7 @@ def capabilities(facts: DeviceFacts) -> AttentionCapabilities:
         max_q_len_decode=256,
         lse=YES,
         dense=YES,
-        advance=No("it reads the lengths on the host, once per step"),
+        advance=YES,
         move_slots=YES,
         prefix_groups=YES,
         batch_invariant=No("rows that share a prefix are computed in two parts, which rounds differently"),

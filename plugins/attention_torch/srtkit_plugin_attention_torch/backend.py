@@ -27,7 +27,7 @@ from srtkit.spec.facts import DeviceFacts, Limits
 from srtkit.spec.layers import DTYPES
 from srtkit_plugin_attention_torch import FLOATS, PAGE_SIZES, Options, capabilities
 from srtkit_plugin_attention_torch import fast as fast_path
-from srtkit_plugin_attention_torch.dense import DenseTorch, MoverTorch
+from srtkit_plugin_attention_torch.dense import AdvanceTorch, DenseTorch, MoverTorch
 from srtkit_plugin_attention_torch.entries import Entries
 from srtkit_plugin_attention_torch.pieces import StepCut
 from srtkit_plugin_attention_torch.plan import TorchPlan
@@ -59,7 +59,9 @@ class TorchAttention(AttentionBackend):
             and spec.kv_dtype == spec.dtype
             and spec.v_head_dim == spec.head_dim
         )
-        self._parts = AttentionParts(dense=DenseTorch(spec, self.entries), mover=MoverTorch(self.entries))
+        self._parts = AttentionParts(
+            dense=DenseTorch(spec, self.entries), advance=AdvanceTorch(self.fill), mover=MoverTorch(self.entries)
+        )
 
     def new_plan(self, limits: Limits) -> TorchPlan:
         """Buffers for the longest sequence and the largest step, on the fast path only. Raises `OutOfMemory`."""
@@ -125,7 +127,7 @@ class TorchAttention(AttentionBackend):
         fast_path.attend(plan.calls[rows], q.view(shape), entries.rows, fresh, self._spec.scale, plan.buffers, output)
 
     def parts(self) -> AttentionParts:
-        """Dense attention and the slot mover."""
+        """Dense attention, advance and the slot mover."""
         return self._parts
 
     def close(self) -> None:

@@ -1,18 +1,29 @@
-"""The optional parts: attention over dense tensors, reading entries back, merging, moving slots."""
+"""The optional parts: attention over dense tensors, reading entries back, merging, moving slots, advancing a plan."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from srtkit.spec.attention import AttentionPlan, AttentionSpec, DenseAttention, LayerHandle, SlotMover
+from srtkit.spec.attention import (
+    AttentionPlan,
+    AttentionSpec,
+    Batch,
+    DenseAttention,
+    GroupView,
+    LayerHandle,
+    PlanAdvance,
+    SlotMover,
+)
 from srtkit_plugin_attention_torch import reference
 from srtkit_plugin_attention_torch.entries import Entries
 from srtkit_plugin_attention_torch.plan import TorchPlan
 
 EntriesOf = Callable[[LayerHandle], Entries]
+Fill = Callable[[AttentionPlan, Batch, GroupView], None]
 
 
 class DenseTorch(DenseAttention):
@@ -80,3 +91,16 @@ class MoverTorch(SlotMover):
         entries = self._entries(layer)
         entries.first.move(source.long(), target.long())
         entries.second.move(source.long(), target.long())
+
+
+class AdvanceTorch(PlanAdvance):
+    """Cuts the step anew. Lengths are needed on the host, so it waits for the device: no graph holds it."""
+
+    def __init__(self, fill: Fill) -> None:
+        self._fill = fill
+
+    def advance(self, plan: AttentionPlan) -> None:
+        """Fill from the batch's own tensors, whose lengths and slots have changed since."""
+        assert isinstance(plan, TorchPlan)
+        step = plan.step
+        self._fill(plan, replace(step.batch, host_context=step.batch.context.cpu().numpy().copy()), step.view)

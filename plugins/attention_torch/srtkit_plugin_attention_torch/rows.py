@@ -18,23 +18,23 @@ class ReferenceStep:
     """One step's rows. Holds the batch and the view until the next fill."""
 
     def __init__(self, batch: Batch, view: GroupView) -> None:
-        self._batch = batch
-        self._view = view
+        self.batch = batch
+        self.view = view
         ends = np.cumsum(batch.host_q)
         self._tokens = list(zip((ends - batch.host_q).tolist(), ends.tolist(), strict=True))
 
     def slots(self, row: int, start: int, stop: int, device: torch.device) -> Tensor:
         """Slots of the row's stored tokens [start, stop), int64."""
-        size = self._view.page_tokens
+        size = self.view.page_tokens
         positions = torch.arange(start, stop)
-        pages = torch.from_numpy(self._view.host_pages[row].astype(np.int64))
+        pages = torch.from_numpy(self.view.host_pages[row].astype(np.int64))
         return (pages[positions // size] * size + positions % size).to(device)
 
     def attend(
         self, spec: AttentionSpec, entries: Entries, q: Tensor, out: Tensor, rows: Rows, lse: Tensor | None
     ) -> None:
         """Attend the tokens of `rows`; writes `out` and `lse` there."""
-        batch = self._batch
+        batch = self.batch
         sinks = entries.layer.sinks if spec.sinks else None
         assert not spec.sinks or sinks is not None, "the layer came without its sinks"
         begin = batch.leading if rows is Rows.REST else 0
@@ -61,7 +61,7 @@ class ReferenceStep:
 
     def _visible(self, spec: AttentionSpec, row: int, context: int) -> Tensor:
         """bool [n_query, context]."""
-        batch = self._batch
+        batch = self.batch
         first, last = self._tokens[row]
         if batch.tree is not None and row < batch.leading:
             positions = batch.positions[first:last]

@@ -15,7 +15,6 @@ from pydantic import ValidationError
 
 import srtkit_plugin_attention_torch as plugin
 from srtkit.spec.attention import AttentionSpec, LayerHandle, MlaDims, PrefixGroups, Rows, check_spec
-from srtkit.spec.capabilities import No
 from srtkit.spec.errors import Unsupported
 from srtkit.spec.facts import DeviceFacts, Limits
 
@@ -243,12 +242,12 @@ def test_attend_dense(run: RunOf, dtype: str, window: int, causal: bool) -> None
     dense = step.backend.parts().dense
     assert dense is not None
     spec = step.case.spec
-    cu_q, cu_k = torch.tensor([0, 3, 3, 10, 14], dtype=torch.int32), torch.tensor([0, 8, 9, 16, 18], dtype=torch.int32)
-    q = torch.randn(14, spec.q_heads, 64).to(step.q.dtype)
+    cu_q, cu_k = (torch.tensor(x, dtype=torch.int32) for x in ([0, 3, 3, 10, 14, 16], [0, 8, 9, 16, 18, 18]))
+    q = torch.randn(16, spec.q_heads, 64).to(step.q.dtype)
     k, v = (torch.randn(18, spec.kv_heads, 64).to(step.q.dtype) for _ in range(2))
-    out, lse = torch.empty_like(q), torch.empty(14, spec.q_heads)
+    out, lse = torch.empty_like(q), torch.empty(16, spec.q_heads)
     dense.attend_dense(q, k, v, (cu_q, cu_k), out, causal=causal, lse=lse)
-    for row in range(4):
+    for row in range(5):
         q0, q1, k0, k1 = *cu_q[row : row + 2].tolist(), *cu_k[row : row + 2].tolist()
         for i in range(q0, q1):
             last = k1 - (q1 - 1 - i) if causal else k1  # bottom-right: the last query sees the last key
@@ -329,6 +328,20 @@ def test_move_slots(run: RunOf, kv_dtype: str, adjacent: bool) -> None:
         assert torch.equal(old, new)
 
 
+def test_advance_takes_lengths_from_the_device(run: RunOf) -> None:
+    shorter, longer = run([(15, 1), (20, 1)], leading=2), run([(16, 1), (21, 1)], leading=2)
+    longer.backend, longer.plan = shorter.backend, shorter.plan
+    advance = shorter.backend.parts().advance
+    assert advance is not None
+    shorter.batch = dataclasses.replace(longer.batch, host_context=shorter.context, context=shorter.batch.context)
+    shorter.view = longer.view
+    shorter.backend.fill(shorter.plan, shorter.batch, shorter.view)
+    shorter.batch.context.copy_(longer.batch.context)
+    advance.advance(longer.plan)
+    longer.backend.store(longer.plan, longer.layer, *longer.new)
+    longer.compare(*attend(longer)).check()
+
+
 @pytest.mark.parametrize(("kv_dtype", "largest"), [("float8_e4m3fn", 448), ("float8_e4m3fnuz", 240)])
 def test_fp8_saturates_where_the_scale_is_too_small(run: RunOf, kv_dtype: str, largest: int) -> None:
     step = run([(0, 4)], kv_dtype=kv_dtype, std=3000.0)
@@ -386,7 +399,6 @@ def test_declared_parts_agree_with_capabilities(run: RunOf) -> None:
     assert bool(can.dense) == (parts.dense is not None)
     assert bool(can.move_slots) == (parts.mover is not None)
     assert bool(can.advance) == (parts.advance is not None)
-    assert isinstance(can.advance, No)
     assert can.dtypes == {"float32", "bfloat16"}  # what the device lacks is not offered
     spec = AttentionSpec(9, 3, 64, 64, 0.125, "float16", "float16")
     assert "float16" in check_spec("attention:torch", spec, can)

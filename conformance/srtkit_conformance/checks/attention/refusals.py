@@ -89,9 +89,8 @@ def q_len(target: Target) -> Outcome:
     """Leading rows with one query more than declared."""
     harness = Harness(target)
     longest = harness.can.max_q_len_decode + 1
-    return ask(
-        harness, harness.case(rows_of((20, longest), (5, longest)), leading=2), f"{longest} queries a leading row"
-    )
+    case = harness.case(rows_of((20, longest), (5, longest)), leading=2, kv_heads=1)
+    return together([ask(harness, case, f"{longest} queries a leading row")])
 
 
 @check(

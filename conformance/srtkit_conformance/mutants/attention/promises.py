@@ -113,19 +113,23 @@ def planes_swapped(descriptor: AttentionDescriptor) -> AttentionDescriptor:
     return wrapped(descriptor, SwappedPlanes)
 
 
-class WithoutAdvance(Wrapped):
-    """Nothing optional is missing but what is declared."""
+class WithoutMover(Wrapped):
+    """Has one call fewer than it says."""
+
+    def parts(self) -> AttentionParts:
+        """No mover."""
+        return replace(super().parts(), mover=None)
 
 
 @mutant(
     "part_missing",
     of="torch",
-    sentence="advance is declared and parts() has none",
+    sentence="move_slots is declared and parts() has none",
     killed_by=("attention.layout.parts",),
 )
 def part_missing(descriptor: AttentionDescriptor) -> AttentionDescriptor:
-    """Found when the first draft is made, else."""
-    return claiming(wrapped(descriptor, WithoutAdvance), advance=YES)
+    """Found when the first tree is accepted, else."""
+    return wrapped(descriptor, WithoutMover)
 
 
 @mutant(
@@ -411,10 +415,6 @@ class AlignsWrongly(Wrapped):
 def dense_top_left(descriptor: AttentionDescriptor) -> AttentionDescriptor:
     """Right where a row has as many keys as queries."""
     return wrapped(descriptor, AlignsWrongly)
-
-
-class DefaultDense(Wrapped):
-    """Its dense attention knows the scale only."""
 
 
 @mutant(
