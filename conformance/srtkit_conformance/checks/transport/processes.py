@@ -27,6 +27,7 @@ from srtkit_conformance.kits.transport.sides import (
 )
 from srtkit_conformance.target import Target
 
+SIZES_AT_THE_END = (10, 1000, 100_000, 1 << 20, 1 << 20, 8 << 20)
 IN_TIME = 2.0
 """Seconds in which a sender must notice that its receiver has died."""
 
@@ -65,8 +66,8 @@ def hold_receiver(transport: Transport, say: Say) -> None:
 def send_and_end(transport: Transport, say: Say) -> None:
     """Sends, closes and ends at once."""
     sender = transport.sender(CHANNEL)
-    for number in range(30):
-        sender.send([b"%d" % number, bytes(100_000)], SOON)
+    for size in SIZES_AT_THE_END:
+        sender.send([pattern(size)], SOON)
     sender.close()
     os._exit(0)
 
@@ -158,7 +159,7 @@ def killed_receiver_waiting(target: Target) -> Outcome:
 
         with beside(send_until_it_fails) as sending:
             expect(other.said() == "read", "the message did not reach the process")
-            time.sleep(0.4)
+            time.sleep(0.2)
             expect(not sending.done(), "a sender is not stopped by a full channel")
             other.kill()
             killed = time.monotonic()
@@ -175,11 +176,11 @@ def ended_sender(target: Target) -> Outcome:
     folder = run_folder(target)
     with child(target, folder, send_and_end) as other, closing(build(target, folder)) as transport:
         receiver = transport.receiver(CHANNEL)
-        for number in range(30):
+        for number, size in enumerate(SIZES_AT_THE_END):
             message = receive(receiver, f"message {number} of a process that has ended")
-            expect_same(message, [b"%d" % number, bytes(100_000)], f"message {number}")
+            expect_same(message, [pattern(size)], f"message {number}")
         expect(other.ended() == 0, "a process of the run did not end well", observed=other.ended())
-    return {"messages": 30}
+    return {"messages": len(SIZES_AT_THE_END)}
 
 
 @between_processes(

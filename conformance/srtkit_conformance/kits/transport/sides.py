@@ -22,8 +22,10 @@ T = TypeVar("T")
 SOON = 5.0
 """Seconds that an exchange may take on a busy machine."""
 LATE = 3.0
-"""Seconds after which something that should have taken a fraction of one counts as waiting for ever."""
+"""Seconds after which something that should have taken a fraction of one counts as never."""
 HANG = 45.0
+FULL = 0.05
+"""Seconds that a send waits before a channel counts as full."""
 MOST = 100_000
 """Messages without a reader that no sane bound lets through."""
 
@@ -135,7 +137,7 @@ def fill(sender: Sender, body: bytes) -> int:
     """Send numbered messages until the channel is full; returns how many went."""
     for number in range(MOST):
         try:
-            sender.send([b"%d" % number, body], 0.2)
+            sender.send([b"%d" % number, body], FULL)
         except TransportTimeout:
             return number
     raise Failed("a sender is never stopped, however far its receiver is behind", observed=MOST)
@@ -143,9 +145,9 @@ def fill(sender: Sender, body: bytes) -> int:
 
 def receive(receiver: Receiver, what: str = "a message") -> list[bytes]:
     """The next message, which must be on its way."""
-    message = receiver.receive(SOON)
+    message = receiver.receive(LATE)
     if message is None:
-        raise Failed(f"{what} did not arrive", observed=f"nothing in {SOON:g} s")
+        raise Failed(f"{what} did not arrive", observed=f"nothing in {LATE:g} s")
     return message
 
 

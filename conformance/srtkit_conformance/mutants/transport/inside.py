@@ -6,6 +6,7 @@ import time
 
 from srtkit.spec.errors import PeerGone, TransportTimeout
 from srtkit.spec.transport import Frames, Receiver
+from srtkit_conformance.kits.transport.sides import FULL
 from srtkit_conformance.mutant import mutant
 from srtkit_conformance.mutants.transport.simple import (
     Message,
@@ -128,7 +129,7 @@ class WaitsForEver(SimpleChannel):
     """Keeps a sender waiting ten times as long as it asked for, and five seconds more."""
 
     def put(self, message: Message, timeout: float) -> None:
-        super().put(message, timeout if timeout == 0.2 else 10 * timeout + 5)
+        super().put(message, timeout if timeout == FULL else 10 * timeout + 5)
 
 
 class LosesWaiting(SimpleChannel):
@@ -171,7 +172,7 @@ class ForgetsQueued(SimpleSender):
 
 class ClosesSlowly(WrappedSender):
     def close(self) -> None:
-        time.sleep(2.8)
+        time.sleep(2.2)
         self.inner.close()
 
 
