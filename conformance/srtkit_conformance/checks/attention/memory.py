@@ -77,7 +77,7 @@ def before_window(target: Target) -> Outcome:
     "attention.memory.store",
     level=1,
     clause="attention/1.0: store mutates the layer's planes at the view's slot mapping and nothing else",
-    explain="A slot written twice or beside its place, a whole page rewritten, or padding tokens written outside page 0.",
+    explain="A slot written twice or beside its place, a whole page rewritten, padding written outside page 0.",
 )
 def store(target: Target) -> Outcome:
     """Bytes that changed: in the step's pages alone, and no more of a page than its new tokens take."""

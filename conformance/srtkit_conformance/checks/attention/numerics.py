@@ -25,7 +25,7 @@ def families(harness: Harness, **changes: Any) -> Margins:
 
     No single one of them shows all faults: short prompts hide windows, long contexts hide a wrong scale.
     """
-    features = {"window": WINDOW} if harness.has("window") else {}
+    features: dict[str, Any] = {"window": WINDOW} if harness.has("window") else {}
     if harness.has("soft_cap"):
         features |= {"soft_cap": SOFT_CAP}
     shapes = (rows_of((0, 17)), rows_of((0, 70)), rows_of((75, 33)), rows_of((99, 1)))

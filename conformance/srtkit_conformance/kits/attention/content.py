@@ -112,8 +112,8 @@ class Content:
             same.append(attend_row(self.spec, tensors, see, self.sinks, rounded=dtype))
             rows.append(slice(token - first, token - first + row.n_query))
             token += row.n_query
-        parts = (torch.cat(column) for half in (gold, same) for column in zip(*half, strict=True))
-        return Truth(*parts, rows)
+        out, lse, same_out, same_lse = (torch.cat(x) for half in (gold, same) for x in zip(*half, strict=True))
+        return Truth(out, lse, same_out, same_lse, rows)
 
     def positions(self) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
         """Of each query token, padding included; in a tree by depth."""

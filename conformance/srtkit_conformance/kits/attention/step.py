@@ -127,7 +127,8 @@ class Step:
         """Slots of a row's tokens [begin, end)."""
         position = np.arange(begin, end)
         found = self.pages[row, position // self.case.page] * self.case.page + position % self.case.page
-        return found.astype(np.int32)
+        slots: Ints = found.astype(np.int32)
+        return slots
 
     def _page_table(self, rng: np.random.Generator) -> Ints:
         """[rows, pages of the longest]: own pages for each row apart from those it shares; page 0 for the rest.
@@ -156,7 +157,7 @@ class Step:
         if not self.case.fused:
             return q, (first, second)
         parts = [x.flatten(1) for x in (q, first, second)]
-        whole = torch.cat(parts, 1).split([part.shape[1] for part in parts], 1)
+        whole = torch.split(torch.cat(parts, 1), [part.shape[1] for part in parts], 1)
         q, first, second = (part.view(x.shape) for part, x in zip(whole, (q, first, second), strict=True))
         return q, (first, second)
 

@@ -22,7 +22,7 @@ from srtkit.spec.attention import (
 from srtkit.spec.errors import EngineError
 from srtkit_conformance.mutant import mutant
 from srtkit_conformance.mutants.attention.row_by_row import RowByRow
-from srtkit_conformance.mutants.attention.wrap import Wrapped, WrappedPlan, wrapped
+from srtkit_conformance.mutants.attention.wrap import Call, Wrapped, WrappedPlan, wrapped
 
 
 class AddedMask(RowByRow):
@@ -186,20 +186,10 @@ def table_stride_ignored(descriptor: AttentionDescriptor) -> AttentionDescriptor
 class DenseQueries(Wrapped):
     """A token's queries follow those of the token before."""
 
-    def attend(
-        self,
-        plan: AttentionPlan,
-        layer: LayerHandle,
-        q: Tensor,
-        out: Tensor,
-        *,
-        rows: Rows = Rows.ALL,
-        fresh: tuple[Tensor, Tensor] | None = None,
-        lse: Tensor | None = None,
-    ) -> None:
+    def call(self, plan: WrappedPlan, layer: LayerHandle, how: Call) -> None:
         """Without the stride."""
-        dense = q.as_strided(q.shape, (q.shape[1] * q.shape[2], q.shape[2], 1))
-        super().attend(plan, layer, dense, out, rows=rows, fresh=fresh, lse=lse)
+        heads, size = how.q.shape[1:]
+        super().call(plan, layer, replace(how, q=how.q.as_strided(how.q.shape, (heads * size, size, 1))))
 
 
 @mutant("q_stride_ignored", of="torch", sentence="q is taken for dense", killed_by=("attention.memory.slices",))
@@ -268,19 +258,9 @@ def stores_twice(descriptor: AttentionDescriptor) -> AttentionDescriptor:
 class IgnoresRows(Wrapped):
     """ALL, whatever is asked for."""
 
-    def attend(
-        self,
-        plan: AttentionPlan,
-        layer: LayerHandle,
-        q: Tensor,
-        out: Tensor,
-        *,
-        rows: Rows = Rows.ALL,
-        fresh: tuple[Tensor, Tensor] | None = None,
-        lse: Tensor | None = None,
-    ) -> None:
+    def call(self, plan: WrappedPlan, layer: LayerHandle, how: Call) -> None:
         """Every row."""
-        super().attend(plan, layer, q, out, fresh=fresh, lse=lse)
+        super().call(plan, layer, replace(how, rows=Rows.ALL))
 
 
 @mutant(
@@ -297,20 +277,10 @@ def writes_other_rows(descriptor: AttentionDescriptor) -> AttentionDescriptor:
 class ScalesInPlace(Wrapped):
     """q *= scale."""
 
-    def attend(
-        self,
-        plan: AttentionPlan,
-        layer: LayerHandle,
-        q: Tensor,
-        out: Tensor,
-        *,
-        rows: Rows = Rows.ALL,
-        fresh: tuple[Tensor, Tensor] | None = None,
-        lse: Tensor | None = None,
-    ) -> None:
+    def call(self, plan: WrappedPlan, layer: LayerHandle, how: Call) -> None:
         """q is ours, or is it."""
-        super().attend(plan, layer, q, out, rows=rows, fresh=fresh, lse=lse)
-        q.mul_(self.spec.scale)
+        super().call(plan, layer, how)
+        how.q.mul_(self.spec.scale)
 
 
 @mutant("q_changed", of="torch", sentence="q is scaled in place", killed_by=("attention.memory.inputs",))
@@ -322,24 +292,13 @@ def q_changed(descriptor: AttentionDescriptor) -> AttentionDescriptor:
 class FreshIsAll(RowByRow):
     """Keys at hand are all keys."""
 
-    def attend(
-        self,
-        plan: AttentionPlan,
-        layer: LayerHandle,
-        q: Tensor,
-        out: Tensor,
-        *,
-        rows: Rows = Rows.ALL,
-        fresh: tuple[Tensor, Tensor] | None = None,
-        lse: Tensor | None = None,
-    ) -> None:
+    def call(self, plan: WrappedPlan, layer: LayerHandle, how: Call) -> None:
         """With fresh keys a row of several queries sees these alone."""
-        assert isinstance(plan, WrappedPlan)
         batch, _ = plan.filled
-        if fresh is not None:
+        if how.fresh is not None:
             several = batch.host_q > 1
             plan.batch = replace(batch, host_context=np.where(several, batch.host_q, batch.host_context))
-        super().attend(plan, layer, q, out, rows=rows, fresh=fresh, lse=lse)
+        super().call(plan, layer, how)
         plan.batch = batch
 
 
@@ -403,26 +362,17 @@ def lengths_stale(descriptor: AttentionDescriptor) -> AttentionDescriptor:
 class OneFill(Wrapped):
     """The plan filled last serves all."""
 
-    _last: AttentionPlan
+    _last: WrappedPlan
 
     def fill(self, plan: AttentionPlan, batch: Batch, view: GroupView) -> None:
         """Remember it in the backend."""
         super().fill(plan, batch, view)
+        assert isinstance(plan, WrappedPlan)
         self._last = plan
 
-    def attend(
-        self,
-        plan: AttentionPlan,
-        layer: LayerHandle,
-        q: Tensor,
-        out: Tensor,
-        *,
-        rows: Rows = Rows.ALL,
-        fresh: tuple[Tensor, Tensor] | None = None,
-        lse: Tensor | None = None,
-    ) -> None:
+    def call(self, plan: WrappedPlan, layer: LayerHandle, how: Call) -> None:
         """With the last plan."""
-        super().attend(self._last, layer, q, out, rows=rows, fresh=fresh, lse=lse)
+        super().call(self._last, layer, how)
 
 
 @mutant(
@@ -462,25 +412,14 @@ def first_layers_sinks(descriptor: AttentionDescriptor) -> AttentionDescriptor:
 class NanPadding(Wrapped):
     """Padding rows divide by zero."""
 
-    def attend(
-        self,
-        plan: AttentionPlan,
-        layer: LayerHandle,
-        q: Tensor,
-        out: Tensor,
-        *,
-        rows: Rows = Rows.ALL,
-        fresh: tuple[Tensor, Tensor] | None = None,
-        lse: Tensor | None = None,
-    ) -> None:
+    def call(self, plan: WrappedPlan, layer: LayerHandle, how: Call) -> None:
         """NaN for slot 0."""
-        super().attend(plan, layer, q, out, rows=rows, fresh=fresh, lse=lse)
-        assert isinstance(plan, WrappedPlan)
+        super().call(plan, layer, how)
         batch, _ = plan.filled
         ends = batch.host_q.cumsum()
         for row in (batch.slots == 0).nonzero().flatten().tolist():
-            if rows is Rows.ALL:
-                out[ends[row] - batch.host_q[row] : ends[row]] = torch.nan
+            if how.rows is Rows.ALL:
+                how.out[ends[row] - batch.host_q[row] : ends[row]] = torch.nan
 
 
 @mutant("padding_nan", of="torch", sentence="padding rows come out as NaN", killed_by=("attention.steps.padding",))

@@ -19,7 +19,7 @@ from srtkit.spec.attention import (
 )
 from srtkit_conformance.mutant import mutant
 from srtkit_conformance.mutants.attention.row_by_row import RowByRow
-from srtkit_conformance.mutants.attention.wrap import Wrapped, WrappedPlan, respecified, wrapped
+from srtkit_conformance.mutants.attention.wrap import Call, Wrapped, WrappedPlan, respecified, wrapped
 
 
 @mutant(
@@ -247,21 +247,11 @@ def heads_interleaved(descriptor: AttentionDescriptor) -> AttentionDescriptor:
 class WholeTiles(Wrapped):
     """Elements past the last multiple of 64 are lost."""
 
-    def attend(
-        self,
-        plan: AttentionPlan,
-        layer: LayerHandle,
-        q: Tensor,
-        out: Tensor,
-        *,
-        rows: Rows = Rows.ALL,
-        fresh: tuple[Tensor, Tensor] | None = None,
-        lse: Tensor | None = None,
-    ) -> None:
+    def call(self, plan: WrappedPlan, layer: LayerHandle, how: Call) -> None:
         """From q."""
-        whole = q.shape[-1] // 64 * 64
-        q = torch.cat((q[..., :whole], torch.zeros_like(q[..., whole:])), -1)
-        super().attend(plan, layer, q, out, rows=rows, fresh=fresh, lse=lse)
+        whole = how.q.shape[-1] // 64 * 64
+        q = torch.cat((how.q[..., :whole], torch.zeros_like(how.q[..., whole:])), -1)
+        super().call(plan, layer, replace(how, q=q))
 
 
 @mutant(
@@ -314,10 +304,10 @@ def float32_in_tf32(descriptor: AttentionDescriptor) -> AttentionDescriptor:
 
 
 class RoundedParts(RowByRow):
-    """Tiles of 16 keys whose sum is kept in the dtype of out."""
+    """Tiles of four keys whose sum is kept in the dtype of out."""
 
     def attend_row(self, q: Tensor, k: Tensor, v: Tensor, see: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The result of each 16 keys is rounded to bfloat16."""
+        """The result of each four keys is rounded to bfloat16."""
         if self.spec.dtype != "bfloat16":
             return super().attend_row(q, k, v, see, sinks)
         out, lse = super().attend_row(q, k, v, see, sinks)
@@ -325,7 +315,7 @@ class RoundedParts(RowByRow):
         weights = torch.exp(scores - lse.T[..., None])
         values = v[:, self.kv_heads(q.shape[1])]
         total = torch.zeros_like(out, dtype=torch.bfloat16)
-        for part, some in zip(weights.split(4, -1), values.split(4), strict=True):
+        for part, some in zip(torch.split(weights, 4, -1), torch.split(values, 4), strict=True):
             total += torch.einsum("hnm,mhd->nhd", part, some).bfloat16()
         return total.float(), lse
 
@@ -366,28 +356,15 @@ def split_border_lost(descriptor: AttentionDescriptor) -> AttentionDescriptor:
 class BaseTwo(Wrapped):
     """log2 where ln is meant."""
 
-    def attend(
-        self,
-        plan: AttentionPlan,
-        layer: LayerHandle,
-        q: Tensor,
-        out: Tensor,
-        *,
-        rows: Rows = Rows.ALL,
-        fresh: tuple[Tensor, Tensor] | None = None,
-        lse: Tensor | None = None,
-    ) -> None:
+    def call(self, plan: WrappedPlan, layer: LayerHandle, how: Call) -> None:
         """lse in base 2."""
-        super().attend(plan, layer, q, out, rows=rows, fresh=fresh, lse=lse)
-        if lse is not None:
-            lse[self.tokens(plan, rows)] /= math.log(2)
-
-    def tokens(self, plan: AttentionPlan, rows: Rows) -> slice:
-        """Those that `rows` covers."""
-        assert isinstance(plan, WrappedPlan)
-        batch, _ = plan.filled
-        border = int(batch.host_q[: batch.leading].sum())
-        return slice(border if rows is Rows.REST else 0, border if rows is Rows.LEADING else batch.tokens)
+        super().call(plan, layer, how)
+        if how.lse is not None:
+            batch, _ = plan.filled
+            border = int(batch.host_q[: batch.leading].sum())
+            begin = border if how.rows is Rows.REST else 0
+            end = border if how.rows is Rows.LEADING else batch.tokens
+            how.lse[begin:end] /= math.log(2)
 
 
 @mutant("lse_base_two", of="torch", sentence="lse is in base 2", killed_by=("attention.refusals.lse",))
@@ -487,19 +464,9 @@ def one_key_scale(spec: AttentionSpec, layer: LayerHandle) -> LayerHandle:
 class OneScale(Wrapped):
     """One scale a layer: stored so, and read so by attend, but not as the contract says."""
 
-    def attend(
-        self,
-        plan: AttentionPlan,
-        layer: LayerHandle,
-        q: Tensor,
-        out: Tensor,
-        *,
-        rows: Rows = Rows.ALL,
-        fresh: tuple[Tensor, Tensor] | None = None,
-        lse: Tensor | None = None,
-    ) -> None:
+    def call(self, plan: WrappedPlan, layer: LayerHandle, how: Call) -> None:
         """With the first head's scale."""
-        super().attend(plan, one_key_scale(self.spec, layer), q, out, rows=rows, fresh=fresh, lse=lse)
+        super().call(plan, one_key_scale(self.spec, layer), how)
 
 
 @mutant(

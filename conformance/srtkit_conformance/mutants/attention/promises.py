@@ -20,7 +20,6 @@ from srtkit.spec.attention import (
     DenseAttention,
     GroupView,
     LayerHandle,
-    Rows,
 )
 from srtkit.spec.capabilities import YES, No
 from srtkit.spec.facts import DeviceFacts
@@ -29,6 +28,7 @@ from srtkit_conformance.mutant import mutant
 from srtkit_conformance.mutants.attention.row_by_row import RowByRow
 from srtkit_conformance.mutants.attention.variants import DeviceLengths, knowing_device_lengths
 from srtkit_conformance.mutants.attention.wrap import (
+    Call,
     Wrapped,
     WrappedDense,
     WrappedMover,
@@ -209,22 +209,12 @@ def doubles_taken(descriptor: AttentionDescriptor) -> AttentionDescriptor:
 class CutsHeads(Wrapped):
     """Elements past 1024 do not count."""
 
-    def attend(
-        self,
-        plan: AttentionPlan,
-        layer: LayerHandle,
-        q: Tensor,
-        out: Tensor,
-        *,
-        rows: Rows = Rows.ALL,
-        fresh: tuple[Tensor, Tensor] | None = None,
-        lse: Tensor | None = None,
-    ) -> None:
+    def call(self, plan: WrappedPlan, layer: LayerHandle, how: Call) -> None:
         """As far as the kernel's tile goes."""
         small = replace(layer, planes={name: plane[..., :1024].contiguous() for name, plane in layer.planes.items()})
-        part = torch.empty(*out.shape[:-1], 1024, dtype=out.dtype)
-        super().attend(plan, small, q[..., :1024].contiguous(), part, rows=rows, lse=lse)
-        out[..., :1024] = part
+        part = torch.empty(*how.out.shape[:-1], 1024, dtype=how.out.dtype)
+        super().call(plan, small, replace(how, q=how.q[..., :1024].contiguous(), out=part, fresh=None))
+        how.out[..., :1024] = part
 
     def store(self, plan: AttentionPlan, layer: LayerHandle, k: Tensor, v: Tensor) -> None:
         """Into the first 1024 elements."""
@@ -276,19 +266,9 @@ def long_drafts_taken(descriptor: AttentionDescriptor) -> AttentionDescriptor:
 class SilentSums(Wrapped):
     """lse stays as it was."""
 
-    def attend(
-        self,
-        plan: AttentionPlan,
-        layer: LayerHandle,
-        q: Tensor,
-        out: Tensor,
-        *,
-        rows: Rows = Rows.ALL,
-        fresh: tuple[Tensor, Tensor] | None = None,
-        lse: Tensor | None = None,
-    ) -> None:
+    def call(self, plan: WrappedPlan, layer: LayerHandle, how: Call) -> None:
         """Not written."""
-        super().attend(plan, layer, q, out, rows=rows, fresh=fresh)
+        super().call(plan, layer, replace(how, lse=None))
 
 
 @mutant(
@@ -417,6 +397,42 @@ def dense_top_left(descriptor: AttentionDescriptor) -> AttentionDescriptor:
     return wrapped(descriptor, AlignsWrongly)
 
 
+class BareDense(WrappedDense):
+    """Dense attention of another backend."""
+
+    def __init__(self, owner: Wrapped, inner: DenseAttention, bare: DenseAttention) -> None:
+        super().__init__(owner, inner)
+        self._bare = bare
+
+    def attend_dense(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        cu: tuple[Tensor, Tensor],
+        out: Tensor,
+        *,
+        causal: bool = True,
+        lse: Tensor | None = None,
+    ) -> None:
+        """With the other's spec."""
+        self._bare.attend_dense(q, k, v, cu, out, causal=causal, lse=lse)
+
+
+class BindsDefaults(Wrapped):
+    """Its dense attention is that of a backend for a plainer spec."""
+
+    def __init__(self, inner: AttentionBackend, build: AttentionBuild, plain: AttentionBackend) -> None:
+        self._plain = plain
+        super().__init__(inner, build)
+
+    def wrap_dense(self, dense: DenseAttention) -> DenseAttention:
+        """The plainer one."""
+        bare = self._plain.parts().dense
+        assert bare is not None
+        return BareDense(self, dense, bare)
+
+
 @mutant(
     "dense_without_spec",
     of="torch",
@@ -426,33 +442,7 @@ def dense_top_left(descriptor: AttentionDescriptor) -> AttentionDescriptor:
 def dense_without_spec(descriptor: AttentionDescriptor) -> AttentionDescriptor:
     """Bound with defaults."""
     plain = respecified(descriptor, lambda spec: replace(spec, window=0, soft_cap=0.0))
-
-    class Bare(Wrapped):
-        def __init__(self, inner: AttentionBackend, build: AttentionBuild) -> None:
-            self._bare = plain.build(build)
-            super().__init__(inner, build)
-
-        def wrap_dense(self, dense: DenseAttention) -> DenseAttention:
-            bare = self._bare.parts().dense
-            assert bare is not None
-
-            class Mixed(WrappedDense):
-                def attend_dense(
-                    self,
-                    q: Tensor,
-                    k: Tensor,
-                    v: Tensor,
-                    cu: tuple[Tensor, Tensor],
-                    out: Tensor,
-                    *,
-                    causal: bool = True,
-                    lse: Tensor | None = None,
-                ) -> None:
-                    bare.attend_dense(q, k, v, cu, out, causal=causal, lse=lse)
-
-            return Mixed(self, dense)
-
-    return wrapped(descriptor, Bare)
+    return wrapped(descriptor, lambda inner, build: BindsDefaults(inner, build, plain.build(build)))
 
 
 class RawGather(WrappedDense):

@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from srtkit.spec.attention import AttentionPlan, Batch, LayerHandle, Rows
-from srtkit_conformance.mutants.attention.wrap import Wrapped, WrappedPlan
+from srtkit.spec.attention import Batch, LayerHandle, Rows
+from srtkit_conformance.mutants.attention.wrap import Call, Wrapped, WrappedPlan
 
 
 class RowByRow(Wrapped):
@@ -18,23 +18,12 @@ class RowByRow(Wrapped):
     tile = 0
     whole_pages = False
 
-    def attend(
-        self,
-        plan: AttentionPlan,
-        layer: LayerHandle,
-        q: Tensor,
-        out: Tensor,
-        *,
-        rows: Rows = Rows.ALL,
-        fresh: tuple[Tensor, Tensor] | None = None,
-        lse: Tensor | None = None,
-    ) -> None:
+    def call(self, plan: WrappedPlan, layer: LayerHandle, how: Call) -> None:
         """Each row by itself."""
-        assert isinstance(plan, WrappedPlan)
         batch, _ = plan.filled
         ends = batch.host_q.cumsum().tolist()
-        begin = batch.leading if rows is Rows.REST else 0
-        end = batch.leading if rows is Rows.LEADING else batch.rows
+        begin = batch.leading if how.rows is Rows.REST else 0
+        end = batch.leading if how.rows is Rows.LEADING else batch.rows
         for row in range(begin, end):
             n_query, context = int(batch.host_q[row]), int(batch.host_context[row])
             tokens = slice(ends[row] - n_query, ends[row])
@@ -42,10 +31,10 @@ class RowByRow(Wrapped):
             first = int(see.any(0).nonzero()[0])  # pages before the window may have been freed
             k, v = self.keys(plan, layer, row, first, self.last_read(row, context))
             see = torch.nn.functional.pad(see, (0, first + len(k) - context))[:, first:]
-            row_out, row_lse = self.attend_row(q[tokens], k, v, see, layer.sinks if self.spec.sinks else None)
-            out[tokens] = row_out.to(out.dtype)
-            if lse is not None:
-                lse[tokens] = row_lse
+            row_out, row_lse = self.attend_row(how.q[tokens], k, v, see, layer.sinks if self.spec.sinks else None)
+            how.out[tokens] = row_out.to(how.out.dtype)
+            if how.lse is not None:
+                how.lse[tokens] = row_lse
 
     def last_read(self, row: int, context: int) -> int:
         """Where reading a row's tokens ends."""
@@ -84,12 +73,12 @@ class RowByRow(Wrapped):
         scores = self.mask(self.scores(q.float(), k), see)
         v = v[:, self.kv_heads(q.shape[1])]
         step = self.tile or len(k)
-        sums = [torch.logsumexp(part, -1) for part in scores.split(step, -1)]
+        sums = [torch.logsumexp(part, -1) for part in torch.split(scores, step, -1)]
         if sinks is not None:
             sums.append(sinks[:, None].expand(-1, len(q)))
         total = torch.logsumexp(torch.stack(sums), 0)
         out = torch.zeros(len(q), q.shape[1], v.shape[-1], device=q.device)
-        for part, values in zip(scores.split(step, -1), v.split(step), strict=True):
+        for part, values in zip(torch.split(scores, step, -1), torch.split(v, step), strict=True):
             out += torch.einsum("hnm,mhd->nhd", self.weights(torch.exp(part - total[..., None])), values)
         return out, total.T
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from torch import Tensor
-
 from srtkit.spec.attention import (
     AttentionBackend,
     AttentionBuild,
@@ -18,7 +16,6 @@ from srtkit.spec.attention import (
     GroupView,
     LayerHandle,
     PlanAdvance,
-    Rows,
     check_spec,
 )
 from srtkit.spec.capabilities import YES, No
@@ -27,7 +24,7 @@ from srtkit.spec.facts import DeviceFacts
 from srtkit.spec.kv import KVLayout, Plane
 from srtkit_conformance.mutant import variant
 from srtkit_conformance.mutants.attention.row_by_row import RowByRow
-from srtkit_conformance.mutants.attention.wrap import Wrapped, WrappedPlan, claiming, wrapped
+from srtkit_conformance.mutants.attention.wrap import Call, Wrapped, WrappedPlan, claiming, wrapped
 
 PART = "attention:variant"
 
@@ -131,21 +128,11 @@ class Narrow(Wrapped):
             raise Unsupported(PART, "takes leading rows of one query, without trees")
         return batch, view
 
-    def attend(
-        self,
-        plan: AttentionPlan,
-        layer: LayerHandle,
-        q: Tensor,
-        out: Tensor,
-        *,
-        rows: Rows = Rows.ALL,
-        fresh: tuple[Tensor, Tensor] | None = None,
-        lse: Tensor | None = None,
-    ) -> None:
+    def call(self, plan: WrappedPlan, layer: LayerHandle, how: Call) -> None:
         """Without lse."""
-        if lse is not None:
+        if how.lse is not None:
             raise Unsupported(PART, "does not give log-sum-exp")
-        super().attend(plan, layer, q, out, rows=rows, fresh=fresh)
+        super().call(plan, layer, how)
 
     def parts(self) -> AttentionParts:
         """None."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -44,8 +44,19 @@ class WrappedPlan(AttentionPlan):
         self.inner.close()
 
 
+@dataclass(frozen=True)
+class Call:
+    """The arguments of one `attend`."""
+
+    q: Tensor
+    out: Tensor
+    rows: Rows
+    fresh: tuple[Tensor, Tensor] | None
+    lse: Tensor | None
+
+
 class Wrapped(AttentionBackend):
-    """Passes on. A fault overrides `see` (what fill is told), `handle` (what a layer is), or a call."""
+    """Passes on. Faults override `see` (what fill is told), `handle` (what a layer is), `call` (an attend), or more."""
 
     def __init__(self, inner: AttentionBackend, build: AttentionBuild) -> None:
         self.inner = inner
@@ -96,8 +107,13 @@ class Wrapped(AttentionBackend):
         fresh: tuple[Tensor, Tensor] | None = None,
         lse: Tensor | None = None,
     ) -> None:
-        """Pass on."""
-        self.inner.attend(inner_plan(plan), self.handle(layer), q, out, rows=rows, fresh=fresh, lse=lse)
+        """Pass on as a `call`."""
+        assert isinstance(plan, WrappedPlan)
+        self.call(plan, layer, Call(q, out, rows, fresh, lse))
+
+    def call(self, plan: WrappedPlan, layer: LayerHandle, how: Call) -> None:
+        """An `attend`, its arguments in one."""
+        self.inner.attend(plan.inner, self.handle(layer), how.q, how.out, rows=how.rows, fresh=how.fresh, lse=how.lse)
 
     def parts(self) -> AttentionParts:
         """Those of the inner backend, around its plans."""
