@@ -67,15 +67,15 @@ class BlockCache(PrefixCache):
         return [len(self.find(key, min(len(key.ids), key.limit))) * self.page_size for key in keys]
 
     def insert(self, lease: Lease, key: CacheKey, pages: Mapping[str, Ints], upto: int) -> tuple[Lease, list[Remap]]:
-        path = self.path(lease)
+        path = path_of(lease)
         mine = [tuple(int(pages[name][index]) for name in self.names) for index in range(upto // self.page_size)]
         blocks = path.blocks if path.age != self.age else self.grow(path, key, mine)
         longer = self.lease(blocks, path.age)
         self.unpin(path)
-        return longer, self.remaps(mine, blocks)
+        return longer, remaps(self.names, mine, blocks)
 
     def release(self, lease: Lease) -> Evicted:
-        return self.given(self.unpin(self.path(lease)))
+        return given(self.names, self.unpin(path_of(lease)))
 
     def evictable(self, component: str) -> int:
         return sum(1 for block in self.blocks.values() if not block.refs)
@@ -89,13 +89,13 @@ class BlockCache(PrefixCache):
             block = min(free, key=lambda block: block.used)
             self.forget(block)
             freed.append(block)
-        return self.given(freed)
+        return given(self.names, freed)
 
     def transfers(self) -> list[Transfer]:
         return []
 
     def complete(self, done: Sequence[int], failed: Sequence[int]) -> Evicted:
-        return self.given([])
+        return given(self.names, [])
 
     def events(self) -> list[CacheEvent]:
         return []
@@ -105,7 +105,7 @@ class BlockCache(PrefixCache):
         self.blocks = {}
         self.age += 1
         self.detached += sum(1 for block in blocks if block.refs)
-        return self.given([block for block in blocks if not block.refs])
+        return given(self.names, [block for block in blocks if not block.refs])
 
     def stats(self) -> CacheStats:
         pinned = self.detached + sum(1 for block in self.blocks.values() if block.refs)
@@ -180,21 +180,24 @@ class BlockCache(PrefixCache):
         if block.parent is not None:
             block.parent.children -= 1
 
-    def remaps(self, mine: Sequence[tuple[int, ...]], blocks: Sequence[Block]) -> list[Remap]:
-        """Where the caller's pages are not the cache's."""
-        return [
-            Remap(name, index, own[column], block.pages[column])
-            for index, (own, block) in enumerate(zip(mine, blocks, strict=False))
-            for column, name in enumerate(self.names)
-            if own[column] != block.pages[column]
-        ]
 
-    def given(self, blocks: Sequence[Block]) -> Evicted:
-        """Pages to give back."""
-        pages = np.array([block.pages for block in blocks], np.int32).reshape(len(blocks), len(self.names))
-        return Evicted({name: pages[:, column].copy() for column, name in enumerate(self.names)})
+def remaps(names: Sequence[str], mine: Sequence[tuple[int, ...]], blocks: Sequence[Block]) -> list[Remap]:
+    """Where the caller's pages are not the cache's."""
+    return [
+        Remap(name, index, own[column], block.pages[column])
+        for index, (own, block) in enumerate(zip(mine, blocks, strict=False))
+        for column, name in enumerate(names)
+        if own[column] != block.pages[column]
+    ]
 
-    def path(self, lease: Lease) -> Path:
-        """A lease's token."""
-        assert isinstance(lease.token, Path)
-        return lease.token
+
+def given(names: Sequence[str], blocks: Sequence[Block]) -> Evicted:
+    """Pages to give back."""
+    pages = np.array([block.pages for block in blocks], np.int32).reshape(len(blocks), len(names))
+    return Evicted({name: pages[:, column].copy() for column, name in enumerate(names)})
+
+
+def path_of(lease: Lease) -> Path:
+    """A lease's token."""
+    assert isinstance(lease.token, Path)
+    return lease.token

@@ -10,7 +10,7 @@ import numpy as np
 from srtkit.spec.prefix_cache import CacheKey, Evicted, Lease, PrefixCache, PrefixCacheBuild, Remap
 from srtkit.spec.step_plan import Ints
 from srtkit_conformance.mutant import mutant
-from srtkit_conformance.mutants.prefix_cache.block_cache import Block, BlockCache, Path
+from srtkit_conformance.mutants.prefix_cache.block_cache import Block, BlockCache, Path, path_of
 from srtkit_conformance.mutants.prefix_cache.wrapping import Wrapped, another, around
 
 
@@ -96,7 +96,7 @@ class InsertKeepsOldPin(BlockCache):
     """The lease that insert replaces stays pinned."""
 
     def insert(self, lease: Lease, key: CacheKey, pages: Mapping[str, Ints], upto: int) -> tuple[Lease, list[Remap]]:
-        for block in self.path(lease).blocks:
+        for block in path_of(lease).blocks:
             block.refs += 1
         return super().insert(lease, key, pages, upto)
 

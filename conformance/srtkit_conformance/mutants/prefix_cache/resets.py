@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from srtkit.spec.prefix_cache import CacheKey, Evicted, Lease, Remap
 from srtkit.spec.step_plan import Ints
 from srtkit_conformance.mutant import mutant
-from srtkit_conformance.mutants.prefix_cache.block_cache import Block, BlockCache, Path
+from srtkit_conformance.mutants.prefix_cache.block_cache import Block, BlockCache, Path, given, path_of
 from srtkit_conformance.mutants.prefix_cache.wrapping import Wrapped, another, around
 
 
@@ -29,7 +29,7 @@ class ResetFreesPinned(BlockCache):
         blocks = list(self.blocks.values())
         super().reset()
         self.detached = 0
-        return self.given(blocks)
+        return given(self.names, blocks)
 
     def unpin(self, path: Path) -> list[Block]:
         super().unpin(path)
@@ -42,7 +42,7 @@ class ResetKeepsPinned(BlockCache):
 
     def release(self, lease: Lease) -> Evicted:
         super().release(lease)
-        return self.given([])
+        return given(self.names, [])
 
 
 class ResetForgetsNoLease(BlockCache):
@@ -65,7 +65,7 @@ class TwoAges(BlockCache):
     """Tells a lease from before a reset by one bit, so after two resets it is current again."""
 
     def insert(self, lease: Lease, key: CacheKey, pages: Mapping[str, Ints], upto: int) -> tuple[Lease, list[Remap]]:
-        path = self.path(lease)
+        path = path_of(lease)
         if path.age % 2 == self.age % 2:
             path.age = self.age
         return super().insert(lease, key, pages, upto)
