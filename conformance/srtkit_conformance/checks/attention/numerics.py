@@ -17,7 +17,7 @@ SOFT_CAP = 30.0
 CLAUSE = "attention/1.0: out is softmax(scale q·k) v over the visible tokens, with the gates of the suite"
 HEAD_DIMS = (64, 80, 96, 128, 256)
 RATIOS = (1, 3, 4, 8, 16)
-PAGES = (16, 1, 7, 32, 64, 128, 256)
+PAGES = (16, 1, 7, 64, 256)
 
 
 def families(harness: Harness, **changes: Any) -> Margins:
@@ -176,14 +176,13 @@ def long(target: Target) -> Outcome:
 STEPS: dict[str, tuple[Row, ...]] = {
     "decode": rows_of((99, 1)),
     "decode ragged": rows_of((130, 1), (3, 1), (70, 1), (0, 1), (64, 1)),
-    "decode even": rows_of(*[(40, 1)] * 3),
     "prompt": rows_of((0, 70)),
     "prompts of one length": rows_of(*[(0, 17)] * 2),
     "chunk": rows_of((75, 33)),
     "few": rows_of((90, 4), (0, 3), (31, 9)),
     "mixed": rows_of((80, 1), (12, 1), (0, 15), (65, 10), (64, 1)),
 }
-LEADING = {"decode": 1, "decode ragged": 5, "decode even": 3, "mixed": 2}
+LEADING = {"decode": 1, "decode ragged": 5, "mixed": 2}
 
 
 def matrix(harness: Harness) -> list[tuple[bool, Case]]:

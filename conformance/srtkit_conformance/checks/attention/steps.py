@@ -308,7 +308,7 @@ def any_step(target: Target) -> Outcome:
 
     @hypothesis.seed(target.seed)
     @hypothesis.settings(
-        max_examples=40,
+        max_examples=30,
         deadline=None,
         database=None,
         suppress_health_check=list(hypothesis.HealthCheck),

@@ -21,9 +21,9 @@ T = TypeVar("T")
 
 SOON = 5.0
 """Seconds that an exchange may take on a busy machine."""
-LATE = 3.0
+LATE = 2.0
 """Seconds after which something that should have taken a fraction of one counts as never."""
-HANG = 45.0
+HANG = 20.0
 FULL = 0.05
 """Seconds that a send waits before a channel counts as full."""
 MOST = 100_000

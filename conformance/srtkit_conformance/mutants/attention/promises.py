@@ -26,10 +26,10 @@ from srtkit.spec.facts import DeviceFacts
 from srtkit.spec.kv import KVLayout
 from srtkit_conformance.mutant import mutant
 from srtkit_conformance.mutants.attention.row_by_row import RowByRow
-from srtkit_conformance.mutants.attention.variants import DeviceLengths, knowing_device_lengths
 from srtkit_conformance.mutants.attention.wrap import (
     Call,
     Wrapped,
+    WrappedAdvance,
     WrappedDense,
     WrappedMover,
     WrappedPlan,
@@ -304,11 +304,23 @@ def bounds_are_lengths(descriptor: AttentionDescriptor) -> AttentionDescriptor:
 # --- optional calls
 
 
-class KeepsLengths(DeviceLengths):
+class StandsStill(WrappedAdvance):
     """Does nothing when told that lengths grew."""
 
     def advance(self, plan: AttentionPlan) -> None:
         """Nothing."""
+
+
+class KeepsLengths(Wrapped):
+    """Its advance."""
+
+    def parts(self) -> AttentionParts:
+        """With one that does nothing."""
+        return replace(super().parts(), advance=self._still)
+
+    def __init__(self, inner: AttentionBackend, build: AttentionBuild) -> None:
+        super().__init__(inner, build)
+        self._still = StandsStill(self)
 
 
 @mutant(
@@ -319,7 +331,7 @@ class KeepsLengths(DeviceLengths):
 )
 def advance_does_nothing(descriptor: AttentionDescriptor) -> AttentionDescriptor:
     """The second draft token sees the first one's context."""
-    return knowing_device_lengths(descriptor, KeepsLengths)
+    return wrapped(descriptor, KeepsLengths)
 
 
 class BaseTwoMerge(WrappedDense):

@@ -10,12 +10,10 @@ from srtkit.spec.attention import (
     AttentionBuild,
     AttentionDescriptor,
     AttentionParts,
-    AttentionPlan,
     AttentionSpec,
     Batch,
     GroupView,
     LayerHandle,
-    PlanAdvance,
     check_spec,
 )
 from srtkit.spec.capabilities import YES, No
@@ -24,7 +22,7 @@ from srtkit.spec.facts import DeviceFacts
 from srtkit.spec.kv import KVLayout, Plane
 from srtkit_conformance.mutant import variant
 from srtkit_conformance.mutants.attention.row_by_row import RowByRow
-from srtkit_conformance.mutants.attention.wrap import Call, Wrapped, WrappedPlan, claiming, wrapped
+from srtkit_conformance.mutants.attention.wrap import Call, Wrapped, WrappedPlan, claiming, with_device_lengths, wrapped
 
 PART = "attention:variant"
 
@@ -84,39 +82,18 @@ def head_major(descriptor: AttentionDescriptor) -> AttentionDescriptor:
     return replace(wrapped(descriptor, HeadMajor), kv_layouts=kv_layouts)
 
 
-class DeviceLengths(Wrapped, PlanAdvance):
-    """Reads lengths and slots from the device, at fill and whenever told that they grew."""
+class DeviceLengths(Wrapped):
+    """Does not look at the host's lengths."""
 
     def see(self, plan: WrappedPlan, batch: Batch, view: GroupView) -> tuple[Batch, GroupView]:
-        """The host's lengths are not looked at."""
-        plan.batch, plan.view = batch, view
-        return replace(batch, exact=True, host_context=batch.context.cpu().numpy().copy()), view
-
-    def fill(self, plan: AttentionPlan, batch: Batch, view: GroupView) -> None:
-        """Keep the batch as it was given: `advance` reads its tensors again."""
-        super().fill(plan, batch, view)
-        assert isinstance(plan, WrappedPlan)
-        plan.batch = batch
-
-    def advance(self, plan: AttentionPlan) -> None:
-        """Fill again from the same tensors."""
-        assert isinstance(plan, WrappedPlan)
-        self.fill(plan, *plan.filled)
-
-    def parts(self) -> AttentionParts:
-        """And advance."""
-        return replace(super().parts(), advance=self)
+        """Lengths from the device."""
+        return with_device_lengths(batch), view
 
 
-def knowing_device_lengths(descriptor: AttentionDescriptor, backend: type[Wrapped]) -> AttentionDescriptor:
-    """A descriptor that takes bounds on the host and can advance."""
-    return claiming(wrapped(descriptor, backend), host_lengths="upper", advance=YES)
-
-
-@variant("device_lengths", of="torch", sentence="takes upper bounds on the host, and can advance")
+@variant("device_lengths", of="torch", sentence="takes upper bounds on the host")
 def device_lengths(descriptor: AttentionDescriptor) -> AttentionDescriptor:
     """Exact lengths come from the device."""
-    return knowing_device_lengths(descriptor, DeviceLengths)
+    return claiming(wrapped(descriptor, DeviceLengths), host_lengths="upper")
 
 
 class Narrow(Wrapped):
@@ -156,7 +133,7 @@ def narrow(descriptor: AttentionDescriptor) -> AttentionDescriptor:
         features=frozenset(),
         max_gqa_ratio=4,
         max_q_len_decode=1,
-        **dict.fromkeys(("lse", "dense", "move_slots", "prefix_groups"), no),
+        **dict.fromkeys(("lse", "dense", "advance", "move_slots", "prefix_groups"), no),
     )
 
     def kv_layouts(spec: AttentionSpec, page_size: int, facts: DeviceFacts) -> Sequence[KVLayout]:

@@ -19,6 +19,7 @@ from srtkit.spec.attention import (
     DenseAttention,
     GroupView,
     LayerHandle,
+    PlanAdvance,
     Rows,
     SlotMover,
 )
@@ -26,10 +27,11 @@ from srtkit.spec.facts import DeviceFacts, Limits
 
 
 class WrappedPlan(AttentionPlan):
-    """The inner plan, and what was filled in last."""
+    """The inner plan; the step that was given last, and as the inner backend was told of it (`filled`)."""
 
     def __init__(self, inner: AttentionPlan) -> None:
         self.inner = inner
+        self.given: tuple[Batch, GroupView] | None = None
         self.batch: Batch | None = None
         self.view: GroupView | None = None
 
@@ -67,6 +69,7 @@ class Wrapped(AttentionBackend):
         self._parts = replace(
             parts,
             dense=None if dense is None else self.wrap_dense(dense),
+            advance=None if parts.advance is None else WrappedAdvance(self),
             mover=None if mover is None else WrappedMover(self, mover),
         )
 
@@ -89,6 +92,7 @@ class Wrapped(AttentionBackend):
     def fill(self, plan: AttentionPlan, batch: Batch, view: GroupView) -> None:
         """Remember the step and pass it on."""
         assert isinstance(plan, WrappedPlan)
+        plan.given = batch, view
         plan.batch, plan.view = self.see(plan, batch, view)
         self.inner.fill(plan.inner, plan.batch, plan.view)
 
@@ -156,6 +160,19 @@ class WrappedDense(DenseAttention):
         self.inner.merge(out, lse, out2, lse2)
 
 
+class WrappedAdvance(PlanAdvance):
+    """Fills again, with the lengths that the device has."""
+
+    def __init__(self, owner: Wrapped) -> None:
+        self.owner = owner
+
+    def advance(self, plan: AttentionPlan) -> None:
+        """From the tensors of the step that was given."""
+        assert isinstance(plan, WrappedPlan) and plan.given is not None
+        batch, view = plan.given
+        self.owner.fill(plan, with_device_lengths(batch), view)
+
+
 class WrappedMover(SlotMover):
     """Passes on."""
 
@@ -166,6 +183,11 @@ class WrappedMover(SlotMover):
     def move_slots(self, layer: LayerHandle, source: Tensor, target: Tensor) -> None:
         """Pass on."""
         self.inner.move_slots(self.owner.handle(layer), source, target)
+
+
+def with_device_lengths(batch: Batch) -> Batch:
+    """The batch, its lengths on the host read from the device."""
+    return replace(batch, exact=True, host_context=batch.context.cpu().numpy().copy())
 
 
 def inner_plan(plan: AttentionPlan) -> AttentionPlan:

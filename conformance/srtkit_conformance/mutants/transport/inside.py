@@ -172,7 +172,7 @@ class ForgetsQueued(SimpleSender):
 
 class ClosesSlowly(WrappedSender):
     def close(self) -> None:
-        time.sleep(2.2)
+        time.sleep(1.8)
         self.inner.close()
 
 
