@@ -79,7 +79,7 @@ def test_memory_does_not_grow_with_requests(server: LiveServer) -> None:
 
     for (rss, files), (rss_then, files_then) in zip(after(60), after(300), strict=True):
         assert rss_then - rss < 4 * MIB
-        assert files_then <= files
+        assert files_then < files + 10  # a connection may be closing still; a leak would be one a request
 
 
 def test_a_busy_server_prints_a_line_now_and_then(server: LiveServer) -> None:
