@@ -48,6 +48,6 @@ def test_it_prints_what_comes_next(tmp_path: Path, capsys: pytest.CaptureFixture
 
 @pytest.mark.parametrize(("more", "ending"), [(["DEST=/tmp/x"], " --dest /tmp/x"), ([], "")])
 def test_make_calls_it(more: list[str], ending: str) -> None:
-    make = ["make", "--dry-run", "new-plugin", "KIND=attention", "NAME=mychip", *more]
+    make = ["make", "--no-print-directory", "--dry-run", "new-plugin", "KIND=attention", "NAME=mychip", *more]
     said = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert said.rstrip().endswith(f"-m tools.new_plugin attention mychip{ending}")
