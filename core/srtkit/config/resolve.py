@@ -11,6 +11,7 @@ from typing import Any
 from srtkit.config.memory import GIB, MemoryPlan, plan_memory
 from srtkit.config.settings import Settings
 from srtkit.plugins.loaded import LoadedPlugin, LoadedPlugins
+from srtkit.plugins.wiring import ATTENTION_ROLES
 from srtkit.spec.attention import AttentionCapabilities, AttentionDescriptor, LayerGroup, check_spec
 from srtkit.spec.errors import Unsupported
 from srtkit.spec.facts import DeviceFacts, Limits
@@ -109,19 +110,9 @@ def resolve(
 
 
 def _refuse_what_is_not_built(settings: Settings) -> None:
-    parallel, attention = settings.parallel, settings.attention
-    asked = {
-        "parallel.tensor": parallel.tensor > 1,
-        "parallel.pipeline": parallel.pipeline > 1,
-        "parallel.data": parallel.data > 1,
-        "server.workers": settings.server.workers > 1,
-        "attention.prefill": attention.prefill not in (None, attention.use),
-        "attention.decode": attention.decode not in (None, attention.use),
-        "attention.mla": attention.mla not in (None, attention.use),
-        "attention.shadow": attention.shadow is not None,
-        "attention.draft": attention.draft is not None,
-    }
-    for option in (option for option, given in asked.items() if given):
+    given = settings.model_dump(include={"parallel": True, "server": {"workers"}, "attention": set(ATTENTION_ROLES)})
+    asked = {f"{table}.{key}": value for table, content in given.items() for key, value in content.items()}
+    for option in (option for option, value in asked.items() if value not in (None, 1, settings.attention.use)):
         raise Unsupported(option, "this version does not do it yet", "remove the line from the file")
 
 

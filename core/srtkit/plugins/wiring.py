@@ -65,6 +65,7 @@ class _Wirer:
     trace: Trace
     plugins: list[WiredPlugin] = field(default_factory=list)
     degraded: list[str] = field(default_factory=list)
+    spare: list[str] = field(default_factory=list)
 
     def add_platform(self, assume: str | None) -> tuple[DeviceFacts, PlatformDefaults]:
         """Wire the platform, and ask it for the device and for its choice of the rest."""
@@ -98,7 +99,12 @@ class _Wirer:
         names: list[str] = [chosen] if isinstance(chosen, str) else list(chosen)
         if kind == "graph_runner" and "eager" not in map(normal_name, names):
             names.append("eager")  # the last resort of every step
+        if by == "platform":  # an order of preference: what is not installed is no loss
+            here = {offer.name for offer in self.registry.of(kind)}
+            names = [name for name in names if normal_name(name) in here] or names
         self.trace.append(TraceEvent("choose", kind, f"{', '.join(names) or 'none'} (by {by})"))
+        if kind == "attention":  # one serves
+            names, self.spare = names[:1], [*names[1:], *self.settings.attention.fallback]
         roles = self.settings.attention.model_dump(include=set(ATTENTION_ROLES)) if kind == "attention" else {}
         return [*(("use", name) for name in names), *((role, name) for role, name in roles.items() if name is not None)]
 
@@ -109,8 +115,7 @@ class _Wirer:
         for role, name in chosen:
             wants = [_Want(kind, name, role, *tables.get(_bare(name), (place, shared)))]
             if (kind, role) == ("attention", "use"):
-                spare = self.settings.attention.fallback
-                wants += [_Want(kind, other, role, *tables.get(_bare(other), (place, {}))) for other in spare]
+                wants += [_Want(kind, other, role, *tables.get(_bare(other), (place, {}))) for other in self.spare]
             self.plugins += self._first(wants)
 
     def _tables(self, kind: str, chosen: set[str]) -> tuple[dict[str, Any], dict[str, tuple[KeyPath, dict[str, Any]]]]:

@@ -45,9 +45,9 @@ def defaults(facts: DeviceFacts) -> PlatformDefaults:
     """
     return PlatformDefaults(
         plugins={
-            "attention": ("torch",),
+            "attention": ("cpu-native", "torch"),
             "graph_runner": ("eager",),
-            "ops": ("cpu",),
+            "ops": ("cpu-native", "cpu"),
             "prefix_cache": ("radix",),
             "transport": ("zmq",),
             "model_loader": ("gguf", "safetensors"),
@@ -57,7 +57,8 @@ def defaults(facts: DeviceFacts) -> PlatformDefaults:
         memory_fraction=0.5,
         # By default libgomp's barriers spin through whole time slices when another process wants a core, and
         # the API process does while the rank computes. About a microsecond of spinning is enough on idle cores.
-        environment={"GOMP_SPINCOUNT": "1000"},
+        # Weights in pages of 2 MiB, which glibc asks for on request only: a step reads all of them.
+        environment={"GOMP_SPINCOUNT": "1000", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"},
         extra={"kv_gib_cap": "4"},
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from math import prod
 from weakref import WeakSet
 
@@ -16,6 +17,10 @@ from torch import Tensor
 
 from srtkit.spec.errors import OutOfMemory
 from srtkit.spec.platform import ArenaTag
+
+HUGE = 2 << 20
+HUGE_PAGES: int | None = getattr(mmap, "MADV_HUGEPAGE", None)
+"""Linux only. A page of KV is read from anywhere: with 4 KiB pages each costs a walk through the page tables."""
 
 
 class Arenas:
@@ -50,6 +55,9 @@ class Arenas:
         if n_bytes == 0:
             return torch.zeros(tuple(shape), dtype=dtype)
         block = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if HUGE_PAGES is not None and n_bytes >= HUGE:
+            with suppress(OSError):  # a kernel built without them
+                block.madvise(HUGE_PAGES)
         self._blocks.setdefault(tag, WeakSet()).add(block)
         return torch.frombuffer(block, dtype=torch.uint8).view(dtype).view(tuple(shape))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from functools import cache
 from pathlib import Path
 
 from srtkit.spec.facts import DeviceFacts
@@ -55,12 +56,16 @@ def memory_total(root: Path = ROOT) -> int:
 def memory_available(root: Path = ROOT) -> int:
     """Bytes that can be had now without swapping, the control groups' limits included."""
     info = _meminfo(root)
-    free = info.get("MemAvailable", memory_total(root))
+    free = info["MemAvailable"] if "MemAvailable" in info else memory_total(root)
     return max(0, min([free, *(limit - used for limit, used in map(_memory_use, _groups(root)) if limit)]))
 
 
+@cache
 def _groups(root: Path) -> list[Path]:
-    """This process's control group folders (version 2), the innermost first; the root group has no limits."""
+    """This process's control group folders (version 2), the innermost first; the root group has no limits.
+
+    Found once: limits change, and what is in use does, but a process stays where it was started.
+    """
     path = ""
     for line in (_read(root / "proc/self/cgroup") or "").splitlines():
         if line.startswith("0::"):
@@ -98,11 +103,11 @@ def _cpuinfo(root: Path) -> dict[str, str]:
 
 
 def _meminfo(root: Path) -> dict[str, int]:
-    """Bytes by name."""
+    """Bytes of memory by name."""
     found = {}
     for line in (_read(root / "proc/meminfo") or "").splitlines():
         name, _, value = line.partition(":")
-        if value.endswith(" kB"):
+        if name.startswith("Mem"):
             found[name] = int(value.split()[0]) * 1024
     return found
 

@@ -1,0 +1,149 @@
+"""The operators: one C call each. Knows the ops contract and library.py.
+
+A call costs about 2 µs of Python; so arguments that do not change are bound when the operator is.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from srtkit.spec.errors import DeviceAbsent
+from srtkit.spec.ops import Op, OpFacts, OpsProvider, WeightOp
+from srtkit_plugin_cpu_native import library
+from srtkit_plugin_cpu_native.ops import PART
+
+COLUMNS = 16
+"""Outputs of a panel of the packed weight."""
+
+
+class NativeOps(OpsProvider):
+    """Binds the kernels to a dtype and to the number of threads the platform set."""
+
+    def __init__(self) -> None:
+        found = library.load()
+        if found is None:
+            raise DeviceAbsent(PART, "has no kernels for this processor", "leave cpu-native out of [ops] use")
+        self._kernels = found
+        self._threads = torch.get_num_threads()
+
+    def bind(self, facts: OpFacts) -> Op | WeightOp:
+        """The operator of that name."""
+        if facts.op == "linear":
+            if self._kernels.linear is None:
+                raise DeviceAbsent(
+                    PART, "may not use this processor's tile registers", "leave cpu-native out of [ops] use"
+                )
+            return PackedLinear(self._kernels, self._threads)
+        make = {"rms_norm": _rms_norm, "add_rms_norm": _add_rms_norm, "silu_mul": _silu_mul, "rope": _rope}[facts.op]
+        return make(self._kernels, library.DTYPES[facts.dtype], self._threads)
+
+
+def _rms_norm(kernels: library.Kernels, dtype: int, threads: int) -> Op:
+    call = kernels.rms_norm
+
+    def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """x [T, H] → [T, H], rounded once."""
+        x = x if x.stride(1) == 1 else x.contiguous()
+        rows, size = x.shape
+        out = torch.empty(rows, size, dtype=x.dtype)
+        call(dtype, x.data_ptr(), x.stride(0), None, weight.data_ptr(), out.data_ptr(), rows, size, eps, threads)
+        return out
+
+    return rms_norm
+
+
+def _add_rms_norm(kernels: library.Kernels, dtype: int, threads: int) -> Op:
+    call = kernels.rms_norm
+
+    def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """`residual` [T, H] += x, then the norm of it."""
+        assert residual.is_contiguous(), "a residual is dense"
+        x = x if x.stride(1) == 1 else x.contiguous()
+        rows, size = x.shape
+        out = torch.empty(rows, size, dtype=x.dtype)
+        call(
+            dtype,
+            x.data_ptr(),
+            x.stride(0),
+            residual.data_ptr(),
+            weight.data_ptr(),
+            out.data_ptr(),
+            rows,
+            size,
+            eps,
+            threads,
+        )
+        return out
+
+    return add_rms_norm
+
+
+def _silu_mul(kernels: library.Kernels, dtype: int, threads: int) -> Op:
+    call = kernels.silu_mul
+
+    def silu_mul(gate_up: Tensor) -> Tensor:
+        """[T, 2 I] → [T, I], rounded once."""
+        gate_up = gate_up.contiguous()
+        rows, size = gate_up.shape[0], gate_up.shape[1] // 2
+        out = torch.empty(rows, size, dtype=gate_up.dtype)
+        call(dtype, gate_up.data_ptr(), out.data_ptr(), rows, size, threads)
+        return out
+
+    return silu_mul
+
+
+def _rope(kernels: library.Kernels, dtype: int, threads: int) -> Op:
+    call = kernels.rope
+
+    def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> None:
+        """Rotates in place; q and k at once where they stand side by side, as slices of a fused qkv do."""
+        rows, q_heads, size = q.shape
+        rotary = cos.shape[-1]
+        tables = cos.data_ptr(), sin.data_ptr()
+        width = q.stride(0)
+        if k.stride(0) == width and k.data_ptr() == q.data_ptr() + q_heads * size * q.element_size():
+            call(dtype, q.data_ptr(), width, *tables, rows, q_heads + k.shape[1], size, rotary, threads)
+            return
+        call(dtype, q.data_ptr(), width, *tables, rows, q_heads, size, rotary, threads)
+        call(dtype, k.data_ptr(), k.stride(0), *tables, rows, k.shape[1], size, rotary, threads)
+
+    return rope
+
+
+class PackedLinear(WeightOp):
+    """A linear in bfloat16. Its weight stands as [out / 16, in / 2, 16, 2], the last panel filled with zeros."""
+
+    def __init__(self, kernels: library.Kernels, threads: int) -> None:
+        self._call = kernels.linear
+        self._threads = threads
+        self._packed = torch.empty(0)
+        self._bias: Tensor | None = None
+        self._arguments: tuple[int, int | None] = (0, None)
+        self._sizes = (0, 0)
+
+    def pack(self, weight: Tensor, bias: Tensor | None) -> None:
+        """weight [out, in], in a multiple of 32."""
+        out_size, in_size = self._sizes = (weight.shape[0], weight.shape[1])
+        panels = -(-out_size // COLUMNS)
+        self._packed = torch.zeros(panels, in_size // 2, COLUMNS, 2, dtype=torch.bfloat16)
+        full = out_size // COLUMNS * COLUMNS
+        for begin, end in ((0, full), (full, out_size)):
+            part = weight[begin:end].view(-1, min(COLUMNS, max(1, end - begin)), in_size // 2, 2).transpose(1, 2)
+            self._packed[begin // COLUMNS : -(-end // COLUMNS), :, : part.shape[2]] = part
+        self._bias = bias
+        self._arguments = (self._packed.data_ptr(), None if bias is None else bias.data_ptr())
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x [T, in] → [T, out]."""
+        x = x if x.stride(1) == 1 else x.contiguous()
+        out_size, in_size = self._sizes
+        rows = x.shape[0]
+        out = torch.empty(rows, out_size, dtype=torch.bfloat16)
+        self._call(x.data_ptr(), x.stride(0), *self._arguments, out.data_ptr(), rows, in_size, out_size, self._threads)
+        return out
+
+    @property
+    def keeps_weight(self) -> bool:
+        """No: the packed form replaces it."""
+        return False
