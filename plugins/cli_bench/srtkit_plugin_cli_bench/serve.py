@@ -90,7 +90,7 @@ def _measure(args: argparse.Namespace, target: Target, server: Server | None) ->
     with process.PeakPss(pid) as peak:
         result["workloads"] = {w.name: _with_cpu_time(w, plan, driver, pid) for w in chosen}
         peak.sample()
-    result["memory"] = _memory(pid, ready, peak.bytes, info)
+    result["memory"] = _memory(pid, ready, peak.bytes, _server_info(target))  # pages written by now
     return result
 
 
