@@ -19,16 +19,7 @@ HERE = Path(__file__).resolve().parent
 LIBRARY = HERE / "srtkit_plugin_cpu_native" / "_kernels.so"
 # A warning inside GCC 12's own intrinsics, and a note on an ABI change that does not concern inlined functions.
 QUIET = ["-Wno-maybe-uninitialized", "-Wno-psabi"]
-FLAGS = [
-    "-std=c++17",
-    "-O3",
-    "-fPIC",
-    "-fopenmp",
-    "-fvisibility=hidden",
-    "-fno-math-errno",
-    "-ffp-contract=fast",
-    *QUIET,
-]
+FLAGS = ["-std=c++17", "-O3", "-fPIC", "-fopenmp", "-fvisibility=hidden", "-fno-math-errno", "-ffp-contract=fast"]
 V4 = ["-march=x86-64-v4", "-mprefer-vector-width=512"]
 SETS: dict[str, dict[str, list[str]]] = {
     "x86_64": {
@@ -61,7 +52,7 @@ def build(cxx: str, library: Path = LIBRARY) -> None:
         objects = []
         for source, name, flags in [("isa.cpp", "isa", []), *jobs]:
             objects.append(f"{folder}/{name}.o")
-            command = [cxx, *FLAGS, *flags, f"-DISA={name}", "-c", str(HERE / "src" / source), "-o", objects[-1]]
+            command = [cxx, *FLAGS, *QUIET, *flags, f"-DISA={name}", "-c", str(HERE / "src" / source), "-o", objects[-1]]
             pending.append(pool.submit(subprocess.run, command, check=True))
         for one in pending:
             one.result()

@@ -128,12 +128,30 @@ INLINE V reduced_exponential(V x, VI& n) {
 }
 
 // e^x for x <= 0 with a relative error below 2e-7; 0 below -87.
+#ifdef __AVX512F__
+// 2^t = 2^n 2^r with r = t - n in [-1/2, 1/2]; vscalefps multiplies by 2^n and underflows to 0.
+INLINE V decay(V x) {
+    const __m512 t = _mm512_max_ps(_mm512_set1_ps(-126.f), (__m512)(x * 1.44269504f));  // a NaN in x stays
+    const __m512 n = _mm512_roundscale_ps(t, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const V r = (V)t - (V)n;
+    V p = splat(1.54035304e-4f);  // (ln 2)^k / k!
+    p = p * r + 1.33335581e-3f;
+    p = p * r + 9.61812911e-3f;
+    p = p * r + 5.55041087e-2f;
+    p = p * r + 0.240226507f;
+    p = p * r + 0.693147181f;
+    p = p * r + 1.f;
+    const __mmask16 kept = _mm512_cmp_ps_mask(t, _mm512_set1_ps(-126.f), _CMP_NEQ_UQ);
+    return (V)_mm512_maskz_scalef_ps(kept, (__m512)p, n);
+}
+#else
 INLINE V decay(V x) {
     const V low = splat(-87.f);
     VI n;
     const V p = reduced_exponential(x < low ? low : x, n);
     return x < low ? V{} : p * (V)((n + 127) << 23);
 }
+#endif
 
 // e^x for any x: the exponent is added in two steps, since 2^128 is no float.
 INLINE V exponential(V x) {

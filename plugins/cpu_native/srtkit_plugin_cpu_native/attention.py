@@ -54,8 +54,9 @@ def capabilities(facts: DeviceFacts) -> AttentionCapabilities:
 
 
 def kv_layouts(spec: AttentionSpec, page_size: int, facts: DeviceFacts) -> Sequence[KVLayout]:
-    """`nhd/1`; keys and values of one size."""
-    if page_size not in PAGE_SIZES or spec.mla is not None or spec.head_dim != spec.v_head_dim:
+    """`nhd/1`; keys and values of one size, in the model's dtype."""
+    uniform = spec.mla is None and spec.head_dim == spec.v_head_dim and spec.kv_dtype == spec.dtype
+    if page_size not in PAGE_SIZES or not uniform:
         return ()
     return (nhd_layout(page_size, spec.kv_heads, spec.head_dim, spec.v_head_dim, spec.kv_dtype),)
 

@@ -22,7 +22,7 @@ from srtkit.spec.attention import (
     Rows,
     check_spec,
 )
-from srtkit.spec.errors import Unsupported
+from srtkit.spec.errors import DeviceAbsent, Unsupported
 from srtkit.spec.facts import DeviceFacts, Limits
 from srtkit_plugin_cpu_native import library
 from srtkit_plugin_cpu_native.attention import PART, Options, capabilities
@@ -77,7 +77,7 @@ class NativeAttention(AttentionBackend):
             raise Unsupported(PART, reason, "name another backend under [attention] for these layers")
         found = library.load()
         if found is None:
-            raise Unsupported(PART, "has no kernels for this processor", 'write use = "torch" under [attention]')
+            raise DeviceAbsent(PART, "has no kernels for this processor", 'write use = "torch" under [attention]')
         self._kernels = found
         self._spec = spec
         self._options = build.options

@@ -7,7 +7,7 @@ The cut decides speed, never the result. Knows rows and page ids; no tensors, no
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -112,32 +112,37 @@ class StepCut:
                 continue
             first = self.token[group.row]
             last = self.token[members[-1]] + self.n_query[members[-1]]
-            base = self._piece(first, last - first, group.row, (0, n_shared), SEES_ALL, partial=True)
+            spans = self._spans(0, n_shared, last - first, self._segments([last - first]))
+            bases = [self._piece(first, last - first, group.row, span, SEES_ALL, partial=True) for span in spans]
             for row in members:
                 shared[row] = n_shared
-                partials[row] = [base + self.token[row] - first]
-        segments = self._segments(begin, end)
+                partials[row] = [base + self.token[row] - first for base in bases]
+        segments = self._segments(self.n_query[begin:end])
         for row in range(begin, end):
             if self.n_query[row]:
                 self._row(row, shared.get(row, 0), segments, partials.get(row, []))
 
-    def _segments(self, begin: int, end: int) -> int:
-        """In how many parts a row's stored tokens are split so that all threads are busy."""
-        block, heads = self.shape.block, self.shape.kv_heads
-        items = sum(-(-n // block) for n in self.n_query[begin:end]) * heads
+    def _segments(self, n_query: Sequence[int]) -> int:
+        """In how many parts the stored tokens of pieces with so many queries are split, so that all threads are busy."""
+        items = sum(-(-n // self.shape.block) for n in n_query) * self.shape.kv_heads
         return -(-ITEMS_PER_THREAD * self.shape.threads // items) if items else 1
+
+    def _spans(self, begin: int, end: int, n_query: int, segments: int) -> list[tuple[int, int]]:
+        """Stored tokens [begin, end) in at most so many parts."""
+        segments = min(segments, max(1, (end - begin) // SEGMENT))
+        if self._partials + segments * n_query > self.shape.partials // 3:
+            segments = 1  # two thirds are kept for a shared and an own part of every token
+        bounds = [begin + (end - begin) * i // segments for i in range(segments + 1)]
+        return list(pairwise(bounds))
 
     def _row(self, row: int, shared: int, segments: int, partials: list[int]) -> None:
         n_query, context = self.n_query[row], self.context[row]
         start = context - n_query
         position = start if self.shape.causal else SEES_ALL
         begin = max(shared, start - self.shape.window + 1) if self.shape.window else shared
-        segments = min(segments, max(1, (context - begin) // SEGMENT))
-        if self._partials + segments * n_query > self.shape.partials // 3:
-            segments = 1  # two thirds are kept for a shared and an own part of every token
-        partial = segments > 1 or bool(partials)
-        bounds = [begin + (context - begin) * i // segments for i in range(segments + 1)]
-        for span in pairwise(bounds):
+        spans = self._spans(begin, context, n_query, segments)
+        partial = len(spans) > 1 or bool(partials)
+        for span in spans:
             partials = [*partials, self._piece(self.token[row], n_query, row, span, position, partial=partial)]
         if not partial:
             return

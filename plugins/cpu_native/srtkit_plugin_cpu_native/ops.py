@@ -22,11 +22,14 @@ def accepts(facts: OpFacts) -> Answer:
         return No(f"is for the CPU, not for {facts.device.platform}")
     if facts.dtype not in DTYPES:
         return No(f"has no {facts.dtype}")
+    sets = facts.device.extra.get("isa", "").split()
+    if facts.device.architecture == "x86_64" and "avx2" not in sets:
+        return No("is for processors with AVX2")
     if facts.op != "linear":
         return YES
     if facts.dtype != "bfloat16":
         return No("has linears in bfloat16 only")
-    if "avx512_bf16" not in facts.device.extra.get("isa", "").split():
+    if "avx512_bf16" not in sets:
         return No("has linears for processors with AVX512_BF16")
     if facts.sizes.get("in", 0) % INPUTS:
         return No(f"takes inputs in multiples of {INPUTS}")
@@ -34,7 +37,7 @@ def accepts(facts: OpFacts) -> Answer:
 
 
 def build(given: OpsBuild) -> OpsProvider:
-    """Raises `DeviceAbsent` where the processor has none of the instruction sets."""
+    """The provider; it is built even where `accepts` says no to everything, so that the next one may serve."""
     from srtkit_plugin_cpu_native.provider import NativeOps
 
     return NativeOps()

@@ -21,22 +21,18 @@ class NativeOps(OpsProvider):
     """Binds the kernels to a dtype and to the number of threads the platform set."""
 
     def __init__(self) -> None:
-        found = library.load()
-        if found is None:
-            raise DeviceAbsent(PART, "has no kernels for this processor", "leave cpu-native out of [ops] use")
-        self._kernels = found
+        self._kernels = library.load()
         self._threads = torch.get_num_threads()
 
     def bind(self, facts: OpFacts) -> Op | WeightOp:
-        """The operator of that name."""
+        """The operator of that name. Raises `DeviceAbsent` where the processor has not what its facts say."""
+        kernels = self._kernels
+        if kernels is None or (facts.op == "linear" and kernels.linear is None):
+            raise DeviceAbsent(PART, f"has no {facts.op} for this processor", "leave cpu-native out of [ops] use")
         if facts.op == "linear":
-            if self._kernels.linear is None:
-                raise DeviceAbsent(
-                    PART, "may not use this processor's tile registers", "leave cpu-native out of [ops] use"
-                )
-            return PackedLinear(self._kernels, self._threads)
+            return PackedLinear(kernels, self._threads)
         make = {"rms_norm": _rms_norm, "add_rms_norm": _add_rms_norm, "silu_mul": _silu_mul, "rope": _rope}[facts.op]
-        return make(self._kernels, library.DTYPES[facts.dtype], self._threads)
+        return make(kernels, library.DTYPES[facts.dtype], self._threads)
 
 
 def _rms_norm(kernels: library.Kernels, dtype: int, threads: int) -> Op:
@@ -129,7 +125,7 @@ class PackedLinear(WeightOp):
         self._packed = torch.zeros(panels, in_size // 2, COLUMNS, 2, dtype=torch.bfloat16)
         full = out_size // COLUMNS * COLUMNS
         for begin, end in ((0, full), (full, out_size)):
-            part = weight[begin:end].view(-1, min(COLUMNS, max(1, end - begin)), in_size // 2, 2).transpose(1, 2)
+            part = weight[begin:end].reshape(-1, min(COLUMNS, max(1, end - begin)), in_size // 2, 2).transpose(1, 2)
             self._packed[begin // COLUMNS : -(-end // COLUMNS), :, : part.shape[2]] = part
         self._bias = bias
         self._arguments = (self._packed.data_ptr(), None if bias is None else bias.data_ptr())
