@@ -37,7 +37,7 @@ BASE := $(VENV)/.stamp-base
 ENV := $(VENV)/.stamp-dists
 
 .DELETE_ON_ERROR:
-.PHONY: serve env quick test check full lint types imports size no-cuda wheels core-alone serve-from-wheels \
+.PHONY: serve env quick test check full lint types imports size no-cuda wheels core-alone serve-from-wheels stranger stranger-quick \
         selftest selftest-quick bench docs docs-current new-plugin clean
 
 serve: $(ENV)
@@ -67,10 +67,10 @@ quick: lint
 test: $(ENV)
 	$(PY) -m pytest -n $(WORKERS) --dist loadfile -m "not full" $(ARGS)
 
-check: lint types imports size docs-current no-cuda test selftest-quick core-alone serve-from-wheels
+check: lint types imports size docs-current no-cuda test selftest-quick core-alone stranger-quick
 
 # The gates, then every test in both sizes; the result is written where it is committed from.
-full: lint types imports size docs-current no-cuda selftest core-alone serve-from-wheels
+full: lint types imports size docs-current no-cuda selftest core-alone stranger
 	-$(PY) -m pytest -n $(WORKERS) --dist loadfile --junit-xml .cache/full.xml $(ARGS)
 	$(PY) -m tools.full_report .cache/full.xml
 
@@ -123,13 +123,22 @@ core-alone: wheels
 serve-from-wheels: wheels
 	$(PY) -m tools.serve_from_wheels
 
+# Serves from wheels, then proves that strangers can ship: a plugin of their own, certified and serving, and
+# what each of ten broken ones is told. The sister leaves out what starts servers and the suite once more.
+
+stranger: wheels
+	$(PY) -m tools.stranger
+
+stranger-quick: wheels
+	$(PY) -m tools.stranger --quick
+
 # --- the rest
 
 bench: $(ENV)
 	$(PY) -m bench $(ARGS)
 
 new-plugin: $(ENV)
-	$(PY) -m tools.new_plugin $(KIND) $(NAME) $(if $(DEST),--dest $(DEST))
+	$(VENV)/bin/srt plugin new $(KIND) $(NAME) --dest $(or $(DEST),plugins)
 
 clean:
 	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

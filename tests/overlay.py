@@ -15,7 +15,8 @@ from typing import Any
 SRT = """#!{python}
 import sys
 from srtkit.cli.main import main
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())
 """
 
 

@@ -31,14 +31,17 @@ class FreshEnv:
         pip = [self.program("python"), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-compile"]
         subprocess.run([*pip, "--constraint", str(ROOT / "constraints.txt"), *arguments], check=True)
 
-    def run(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-        """Runs a program of this environment to its end and returns what it printed and its exit code."""
+    def run(self, command: Sequence[str], seconds: float = 120) -> subprocess.CompletedProcess[str]:
+        """Runs a program of this environment to its end and returns what it printed and its exit code.
+
+        Raises TimeoutExpired after `seconds`, when it has been killed.
+        """
         return subprocess.run(
             [self.program(command[0]), *command[1:]],
             cwd=self.folder,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=seconds,
             check=False,
         )
 

@@ -104,10 +104,10 @@ def stop(server: subprocess.Popen[bytes]) -> None:
     raise Failed(f"a process of the server still runs {STOP_SECONDS:.0f} s after SIGTERM")
 
 
-def serve(env: FreshEnv, log: Path) -> str:
+def serve(env: FreshEnv, log: Path, config: Path = QUICKSTART) -> str:
     """Starts the server, asks for one completion, stops it; returns the text. Raises Failed."""
     port = free_port()
-    command = [env.program("srt"), "serve", "--config", str(QUICKSTART), "--set", f"server.port={port}"]
+    command = [env.program("srt"), "serve", "--config", str(config), "--set", f"server.port={port}"]
     url = f"http://127.0.0.1:{port}"
     with log.open("wb") as output:
         server = subprocess.Popen(

@@ -19,8 +19,9 @@ DIST = ROOT / "dist"
 
 
 def wheel_of(dist: Dist, folder: Path = DIST) -> Path:
-    """Where the wheel of a distribution lies once it is built."""
-    return folder / f"{dist.name.replace('-', '_')}-{dist.project['version']}-py3-none-any.whl"
+    """The wheel of a distribution, whatever its tag; before it is built, where a pure one will lie."""
+    stem = f"{dist.name.replace('-', '_')}-{dist.project['version']}"
+    return next(folder.glob(f"{stem}-*.whl"), folder / f"{stem}-py3-none-any.whl")
 
 
 def build(dists: Sequence[Dist], folder: Path = DIST) -> None:

@@ -28,15 +28,18 @@ REFERENCES: dict[str, tuple[str, ...]] = {
     "attention": ("torch",),
     "recurrent": ("torch",),
     "prefix_cache": ("radix", "chunk"),
-    "graph_runner": ("eager",),
+    "graph_runner": ("eager", "full"),
     "model_loader": ("safetensors", "gguf", "dummy"),
     "transport": ("zmq", "inproc"),
-    "platform": ("cpu",),
+    "platform": ("cpu", "fakedev"),
     "ops": ("cpu",),
     "models": ("models",),
     "loading": ("toy",),
 }
 """Plugins of this repository that run anywhere: they pass every check, and each check passes on one of them."""
+
+DEVICES: dict[str, str] = {"graph_runner:full": "fakedev"}
+"""References that are proved on another device than the CPU."""
 
 LOADING = "loading"
 """Checks that every kind shares. By themselves they are a suite, too: that of a toy plugin made of text."""
@@ -82,6 +85,11 @@ def checks_for(kind: str) -> tuple[Check, ...]:
 def mutants_for(kind: str) -> tuple[Mutant, ...]:
     """Every mutant and legal variant of a kind."""
     return suite_for(kind).mutants()
+
+
+def has_own_checks(kind: str) -> bool:
+    """Whether the kind has checks beside those of loading. Imports none."""
+    return any(_modules("checks", kind))
 
 
 def _for_kind(check: Check, kind: str) -> Check:

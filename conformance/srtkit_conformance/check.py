@@ -52,6 +52,7 @@ Body = Callable[[Target], Outcome]
 class Check:
     """One check. `isolated`: it runs in a child process, since a faulty plugin may crash or hang in it.
 
+    `forks`: it starts processes itself, which must not inherit what earlier checks have opened.
     `id` is stable and starts with the kind ("attention.window"); `level` is the lowest that runs it;
     `clause` names the contract's sentence; `explain` gives typical causes of a failure.
     """
@@ -64,15 +65,23 @@ class Check:
     body: Body
     isolated: bool = False
     seconds: float = 60.0
+    forks: bool = False
 
 
 def check(
-    id_: str, *, level: int, clause: str, explain: str, isolated: bool = False, seconds: float = 60.0
+    id_: str,
+    *,
+    level: int,
+    clause: str,
+    explain: str,
+    isolated: bool = False,
+    seconds: float = 60.0,
+    forks: bool = False,
 ) -> Callable[[Body], Check]:
     """Turn a body into a `Check`; its kind is the id's first part."""
 
     def made(body: Body) -> Check:
-        return Check(id_, id_.partition(".")[0], level, clause, explain, body, isolated, seconds)
+        return Check(id_, id_.partition(".")[0], level, clause, explain, body, isolated, seconds, forks)
 
     return made
 

@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 
 EPILOG = """examples:
-  srt conformance run attention:mychip                       the mandatory checks (level 1)
-  srt conformance run attention:mychip --level 2 --report out.json
+  srt conformance run attention:mychip                       every level that has checks
+  srt conformance run attention:mychip --level 1 --report out.json
   srt conformance run attention:mychip --only attention.window --seed 3
   srt conformance explain attention.window                   its clause, and why it usually fails
   srt conformance replay out.json attention.window           one check of a report, as it ran there
@@ -43,7 +43,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plugin", metavar="KIND:NAME")
-    parser.add_argument("--level", type=int, default=1, choices=range(5), help="0 loads … 4 soak (default: 1)")
+    help_ = "0 loads, 1 the mandatory checks … 4 soak (default: the highest that has checks)"
+    parser.add_argument("--level", type=int, choices=range(5), help=help_)
     parser.add_argument("--only", action="append", metavar="ID", help="only this check, of any level; repeatable")
     parser.add_argument(
         "--device", "--platform", metavar="PLATFORM[:INDEX]", help="default: cpu, or the platform that is checked"

@@ -63,6 +63,8 @@ def _run(arguments: argparse.Namespace) -> int:
     if not colon:
         raise ConfigError("srt conformance run", f'"{kind}" is not of the form KIND:NAME', "see `srt plugins list`")
     suite = _suite(kind, KINDS)
+    if arguments.level is None:
+        arguments.level = _highest(suite)
     platform, _, index = (arguments.device or (name if kind == "platform" else "cpu")).partition(":")
     if index and not index.isdecimal():
         raise ConfigError("--device", f'"{arguments.device}" is not of the form PLATFORM:INDEX')
@@ -101,11 +103,14 @@ def _chosen(suite: Suite, level: int, only: Sequence[str] | None) -> list[Check]
             if id_ not in {one.id for one in checks}:
                 raise ConfigError("--only", f'{suite.kind} has no check "{id_}"', f"srt conformance list {suite.kind}")
         return [one for one in checks if one.id in only]
-    highest = max(one.level for one in checks)
-    if level > highest:
+    if level > _highest(suite):
         cause = f"{suite.kind} has no checks of level {level}"
-        raise ConfigError("--level", cause, f"its highest level is {highest}")
+        raise ConfigError("--level", cause, f"its highest level is {_highest(suite)}")
     return [one for one in checks if one.level <= level]
+
+
+def _highest(suite: Suite) -> int:
+    return max(one.level for one in suite.checks())
 
 
 def _suite(kind: str, among: Sequence[str] = (LOADING, *KINDS)) -> Suite:

@@ -46,11 +46,14 @@ def load_target(subject: Subject, suite: Suite, folder: Path) -> Target:
     Raises the `PluginError` that fits, `DeviceAbsent` among them, and `ConfigError` for an unknown mutant.
     """
     target = _loading(subject, folder) if subject.kind == LOADING else _installed(subject, folder)
-    if not subject.mutant:
-        return target
-    mutant = next((one for one in suite.mutants() if one.id == subject.mutant), None)
+    return mutated(target, suite, subject.mutant) if subject.mutant else target
+
+
+def mutated(target: Target, suite: Suite, id_: str) -> Target:
+    """A mutant of the plugin. Raises `ConfigError` for an unknown one."""
+    mutant = next((one for one in suite.mutants() if one.id == id_), None)
     if mutant is None:
-        raise ConfigError("srt conformance", f'{subject.kind} has no mutant "{subject.mutant}"')
+        raise ConfigError("srt conformance", f'{suite.kind} has no mutant "{id_}"')
     return target.with_descriptor(mutant.id, mutant.make(target.descriptor))
 
 

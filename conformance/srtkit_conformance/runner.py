@@ -1,4 +1,7 @@
-"""The checks of one subject, here or in child processes, as each asks for. Knows no kind and no pytest."""
+"""The checks of one subject, here or in child processes, as each asks for. Knows no kind and no pytest.
+
+The suite's own mutants neither crash nor hang where a check guards against that: they spare themselves the child.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +32,6 @@ class Runner:
         self._started += 1
         folder = self.folder / str(self._started)  # short: the paths of local sockets are limited
         folder.mkdir(mode=0o700)
-        if check.isolated:
+        if check.isolated and (check.forks or not self.target.mutant):
             return run_isolated(self.subject, self.suite, check, folder)
         return run_here(replace(self.target, folder=folder), check, self.subject.replay(check.id))

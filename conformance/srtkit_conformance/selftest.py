@@ -12,22 +12,28 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from srtkit.spec.errors import DeviceAbsent, PluginNotFound
-from srtkit_conformance.catalogue import REFERENCES, Suite
+from srtkit_conformance.catalogue import DEVICES, REFERENCES, Suite
 from srtkit_conformance.check import Check
-from srtkit_conformance.find import Subject, load_target
+from srtkit_conformance.find import Subject, load_target, mutated
 from srtkit_conformance.mutant import Mutant
 from srtkit_conformance.result import Result
 from srtkit_conformance.runner import Runner
+from srtkit_conformance.target import Target
 
 HIGHEST = 2
 """Levels above run through a server or for an hour: their checks run only where a mutant names them."""
+QUICK = 1
+"""Highest level of the checks that the quick self-test runs on legal variants."""
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a self-test covers. `quick`: named killers and the first seed only, without a matrix."""
+    """What a self-test covers. `quick`: the first seed, and on each mutant its named killer only, so no matrix.
+
+    References are held to every check all the same; legal variants to those that the first certificate asks for.
+    """
 
     seeds: tuple[int, ...] = (0, 1, 2)
     quick: bool = False
@@ -115,21 +121,23 @@ class _Prover:
     say: Say
     checks: list[Check]
     proof: Proof
+    _loaded: dict[str, Target] = field(default_factory=dict)
 
     def reference(self, name: str) -> None:
         """A plugin of this repository must pass everything, in every seed."""
         for seed in self.plan.seeds[: 1 if self.plan.quick else None]:
-            results = self._run(Subject(self.suite.kind, name, seed=seed), self.checks)
+            results = self._run(replace(self._subject(name), seed=seed), self.checks)
             self._must_be_good(f"{self.suite.kind}:{name}", seed, results)
             self.proof.passed |= {one.id for one in results if one.verdict in ("pass", "informational")}
 
     def mutant(self, mutant: Mutant) -> None:
         """A variant must pass everything; a mutant must fall to its named check in every seed."""
-        subject = Subject(self.suite.kind, mutant.of, mutant=mutant.id)
+        subject = replace(self._subject(mutant.of), mutant=mutant.id)
         named = [one for one in self.checks if one.id in mutant.killed_by[:1]]
         for seed in self.plan.seeds[: 1 if self.plan.quick else None]:
             first = seed == self.plan.seeds[0]
-            chosen = self.checks if mutant.legal or (first and not self.plan.quick) else named
+            whole = first and not self.plan.quick
+            chosen = self._checks_of_variants() if mutant.legal else self.checks if whole else named
             results = self._run(replace(subject, seed=seed), chosen)
             failed = {one.id: one.message for one in results if one.verdict == "fail"}
             if first:
@@ -141,6 +149,9 @@ class _Prover:
         killers = self.proof.rows[-1].failed
         self.say(f"{self.suite.kind:14} {mutant.id:40} {'legal' if mutant.legal else ' '.join(killers) or 'SURVIVES'}")
 
+    def _checks_of_variants(self) -> list[Check]:
+        return [one for one in self.checks if one.level <= QUICK] if self.plan.quick else self.checks
+
     def _must_be_good(self, who: str, seed: int, results: list[Result]) -> None:
         for one in results:
             if not one.good:
@@ -150,9 +161,20 @@ class _Prover:
         with tempfile.TemporaryDirectory(prefix="srt-conf-") as name:
             folder = Path(name)
             try:
-                target = load_target(subject, self.suite, folder)
+                target = self._target(subject, folder)
             except (PluginNotFound, DeviceAbsent) as error:
                 self.proof.faults.append(f"the reference is not here: {error}")
                 return []
             runner = Runner(subject, self.suite, target, folder)
             return [runner.run(one) for one in checks]
+
+    def _subject(self, name: str) -> Subject:
+        return Subject(self.suite.kind, name, DEVICES.get(f"{self.suite.kind}:{name}", "cpu"))
+
+    def _target(self, subject: Subject, folder: Path) -> Target:
+        """Its plugin, which is looked for and loaded only once, or the mutant of it."""
+        if subject.name not in self._loaded:
+            self._loaded[subject.name] = load_target(replace(subject, mutant=""), self.suite, folder)
+        plain = self._loaded[subject.name]
+        target = replace(plain, folder=folder, seed=subject.seed, extra=dict(plain.extra))
+        return mutated(target, self.suite, subject.mutant) if subject.mutant else target

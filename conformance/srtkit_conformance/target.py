@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from srtkit.spec.platform import Platform, PlatformBuild, PlatformDescriptor
 class Target:
     """`descriptor` is the kind's own type. `folder` is private to one check, for files and sockets.
 
-    `group` and `value` are those of the entry point, "" for a plugin that was not loaded from one.
+    `group` and `value` are those of the entry point, "" for a plugin that was not loaded from one. `mutant`: it is
+    one of the suite's own, of which only the verdict matters; nobody reads the smallest example that fails.
     """
 
     kind: str
@@ -33,6 +35,7 @@ class Target:
     group: str = ""
     value: str = ""
     device_index: int = 0
+    mutant: bool = False
     extra: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -43,13 +46,14 @@ class Target:
     def platform(self) -> Platform:
         """A new platform object for the device under test."""
         descriptor = self.platform_descriptor
-        return descriptor.build(PlatformBuild(self.facts, descriptor.options()))
+        return descriptor.build(PlatformBuild(self.facts, descriptor.options(), device_index=self.device_index))
 
     def rng(self, salt: str = "") -> np.random.Generator:
         """Random numbers that depend on the run's seed and `salt` only."""
-        return np.random.default_rng([self.seed, *salt.encode()])
+        return np.random.default_rng([self.seed, zlib.crc32(salt.encode())])
 
     def with_descriptor(self, name: str, descriptor: Any) -> Target:
         """The same circumstances for another plugin of the kind: how mutants are run."""
         options = descriptor.options()
-        return replace(self, name=name, descriptor=descriptor, options=options, distribution="", group="", value="")
+        made = replace(self, name=name, descriptor=descriptor, options=options, mutant=True)
+        return replace(made, distribution="", group="", value="")

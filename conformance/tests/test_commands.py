@@ -77,6 +77,17 @@ def test_2_for_a_level_that_has_no_checks(srt: Srt, capfd: Capture, monkeypatch:
     assert "its highest level is 0" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("module", [TOYS.check_modules[0], "srtkit_conformance.checks.loading"])
+def test_without_a_level_it_is_the_highest_that_has_checks(
+    srt: Srt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
+    suite = Suite("prefix_cache", (module,))
+    monkeypatch.setattr(commands, "suite_for", lambda kind: suite)
+    srt("run", "prefix_cache:chunk", "--report", tmp_path / "out.json")
+    ran = {one["level"] for one in json.loads((tmp_path / "out.json").read_text())["checks"]}
+    assert ran == {one.level for one in suite.checks()}
+
+
 @pytest.mark.parametrize(
     ("source", "why"),
     [
@@ -158,7 +169,7 @@ def test_replay_says_what_is_not_as_it_was(srt: Srt, tmp_path: Path, capfd: Capt
 @pytest.mark.usefixtures("toys_only")
 def test_diff_ends_with_1_when_it_became_worse(srt: Srt, tmp_path: Path, capfd: Capture) -> None:
     good, bad = tmp_path / "good.json", tmp_path / "bad.json"
-    srt("run", "prefix_cache:chunk", "--report", good)
+    srt("run", "prefix_cache:chunk", "--level", 1, "--report", good)
     report = json.loads(good.read_text())
     report["checks"][0]["verdict"], report["level_reached"] = "fail", -1
     bad.write_text(json.dumps(report))
@@ -173,7 +184,7 @@ def test_diff_ends_with_1_when_it_became_worse(srt: Srt, tmp_path: Path, capfd: 
 @pytest.mark.usefixtures("toys_only")
 def test_badge(srt: Srt, tmp_path: Path, capfd: Capture) -> None:
     report = tmp_path / "out.json"
-    srt("run", "prefix_cache:chunk", "--report", report)
+    srt("run", "prefix_cache:chunk", "--level", 1, "--report", report)
     capfd.readouterr()
     assert srt("badge", report) == 0
     assert json.loads(capfd.readouterr().out)["message"].startswith("1.0 · L1 · ")

@@ -24,7 +24,7 @@ from srtkit.spec.cli import CliCommand
 from srtkit.spec.hookspecs import hookimpl
 
 def configure(parser):
-    parser.add_argument("--name", default="nobody")
+    parser.add_argument({argument})
 
 def run(arguments):
     {body}
@@ -35,8 +35,13 @@ def srtkit_cli():
 """
 
 
-def command(site: Site, name: str, body: str = "print('hello', arguments.name); return 7") -> None:
-    site.plugin("cli", name, COMMAND.format(name=name, body=body))
+def command(
+    site: Site,
+    name: str,
+    body: str = "print('hello', arguments.name); return 7",
+    argument: str = '"--name", default="nobody"',
+) -> None:
+    site.plugin("cli", name, COMMAND.format(name=name, body=body, argument=argument))
 
 
 def test_help_lists_own_commands_and_those_of_others_without_importing_them(site: Site, srt: Srt) -> None:
@@ -89,6 +94,19 @@ def test_a_command_is_imported_only_when_it_is_typed(site: Site, srt: Srt) -> No
     site.plugin("cli", "other", "raise AssertionError('imported')")
     assert srt("hello").code == 7
     assert srt("other").code == 22
+
+
+@pytest.mark.parametrize("name", ["plugin", "chat"])
+def test_an_official_command_that_is_not_installed_says_how_to_get_it(srt: Srt, name: str) -> None:
+    done = srt(name, "new")
+    assert done.code == 21
+    assert done.err.startswith(f"error: cli:{name}: is not installed\n  remedy: pip install srtkit-")
+
+
+def test_plugins_new_is_the_author_kits(site: Site, srt: Srt) -> None:
+    assert "pip install srtkit-conformance" in srt("plugins", "new", "attention", "mychip").err
+    command(site, "plugin", "print(arguments.words); return 7", '"words", nargs="+"')
+    assert srt("plugins", "new", "attention", "mychip") == Result(7, "['new', 'attention', 'mychip']\n", "")
 
 
 def test_rule_5_two_distributions_of_one_command_are_an_error_only_when_it_is_typed(site: Site, srt: Srt) -> None:

@@ -26,6 +26,8 @@ def test_at_build(config: Path, site: Site, tmp_path: Path, monkeypatch: pytest.
     assert done.stdout == ""
     assert "error: attention:wrapped: raised RuntimeError while starting: the strings are out of tune" in done.stderr
     assert "toy_attention_wrapped.py" in done.stderr
+    assert "toy-attention-wrapped 1.0, entry point srtkit.attention.v1: wrapped" in done.stderr
+    assert "remedy: update or reinstall toy-attention-wrapped; `pip check`" in done.stderr
     assert "Fatal" not in done.stderr
     assert done.returncode == PluginBroken.exit_code
     assert list(tmp_path.iterdir()) == []

@@ -178,6 +178,34 @@ def test_rule_4_a_fallback_is_taken_only_if_the_file_names_it_and_is_reported(fu
     assert plan_of(full).degraded == ()
 
 
+def test_an_order_of_preference_of_the_platform_skips_what_is_not_installed(full: Site) -> None:
+    order = "PARTS['defaults'] = lambda f: PlatformDefaults({'attention': ('first', 'torch'), 'ops': ('fast', 'slow')})"
+    full.plugin("platform", "other", extra=order)
+    full.plugin("ops", "slow")
+    plan = plan_of(full, "platform.use=other")
+    assert [plugin.offer.name for plugin in of(plan, "attention")] == ["torch"]
+    assert [plugin.offer.name for plugin in of(plan, "ops")] == ["slow"]
+    assert plan.degraded == ()
+    full.plugin("attention", "first")
+    assert of(plan_of(full, "platform.use=other"), "attention")[0].offer.name == "first"
+
+
+def test_what_the_platform_prefers_and_cannot_run_here_is_replaced_by_its_next_and_reported(full: Site) -> None:
+    order = "PARTS['defaults'] = lambda facts: PlatformDefaults({'attention': ('first', 'torch')})"
+    full.plugin("platform", "other", extra=order)
+    absent = """
+        from srtkit.spec.errors import DeviceAbsent
+        def Descriptor(**parts):
+            raise DeviceAbsent("attention:first", "no kernels")
+    """
+    full.plugin("attention", "first", extra=absent)
+    plan = plan_of(full, "platform.use=other")
+    assert [plugin.offer.name for plugin in of(plan, "attention")] == ["torch"]
+    assert plan.degraded == ("attention falls back to torch: attention:first no kernels",)
+    with pytest.raises(DeviceAbsent, match="no kernels"):
+        plan_of(full, "platform.use=other", "attention.use=first")
+
+
 def test_rule_4_when_every_fallback_fails_the_first_error_stands(full: Site) -> None:
     full.plugin("attention", "bad", "import no_such_library")
     with pytest.raises(PluginBroken, match="no_such_library"):

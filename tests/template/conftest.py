@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from srtkit_conformance.author import skeleton
 from tests import overlay
-from tools import new_plugin
 
 NAME = "odd-name"
 """Two words, so that each of its three spellings differs."""
@@ -26,7 +26,7 @@ class Made:
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     place = tmp_path_factory.mktemp("skeletons")
-    folders = {kind: new_plugin.create(kind, NAME, place / "made") for kind in new_plugin.kinds()}
+    folders = {kind: skeleton.create(kind, NAME, place / "made") for kind in skeleton.kinds()}
     installed = overlay.make(place)
     installed.install(*folders.values())
     return Made(folders, installed)

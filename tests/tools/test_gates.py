@@ -53,6 +53,12 @@ def test_a_wheel_that_installs_tests_is_a_fault(tmp_path: Path) -> None:
     assert "tests" in fault
 
 
+def test_a_wheel_is_found_whatever_its_tag(tmp_path: Path) -> None:
+    for name in ("srtkit_plugin_cache_x-1.2-py3-none-linux_x86_64", "srtkit_plugin_cache_x_y-1.2-py3-none-any"):
+        (tmp_path / f"{name}.whl").touch()
+    assert wheels.wheel_of(PLUGIN, tmp_path).name == "srtkit_plugin_cache_x-1.2-py3-none-linux_x86_64.whl"
+
+
 def test_a_wheel_that_was_not_built_is_a_fault(tmp_path: Path) -> None:
     assert wheels.faults(PLUGIN, tmp_path / "no.whl") == ["no.whl was not built"]
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from srtkit.cli import exits
 from srtkit.config.hints import did_you_mean
+from srtkit.plugins.catalogue import official_distribution
 from srtkit.plugins.registry import Registry, discover
 from srtkit.spec.cli import CliCommand
 from srtkit.spec.errors import PluginDuplicate, SrtError
@@ -63,9 +64,11 @@ def _fail(sentence: str, code: int) -> int:
 
 
 def _run(argv: list[str]) -> int:
+    argv = ["plugin", *argv[1:]] if argv[:2] == ["plugins", "new"] else argv  # which core need not have
     name, rest = (argv[0], argv[1:]) if argv else ("--help", [])
     if name in ("-h", "--help"):
-        print(HELP.format(commands=_commands(discover())), end="")
+        rows = [*OWN.items(), *((one.name, f"from {one.distribution} {one.version}") for one in discover().of("cli"))]
+        print(HELP.format(commands="\n".join(f"  {name:10} {text}" for name, text in rows)), end="")
         return 0 if argv else exits.USAGE
     if name == "--version":
         print(f"srtkit-core {importlib.metadata.version('srtkit-core')}")
@@ -92,7 +95,7 @@ def _find(name: str, registry: Registry) -> CliCommand | None:
             raise PluginDuplicate(others[0].part, cause, f"pip uninstall {others[0].distribution}")
         module = importlib.import_module(f"srtkit.cli.{name}")
         return CliCommand(name, OWN[name], module.configure, module.run)
-    if others:
+    if others or official_distribution("cli", name):
         from srtkit.plugins.loading import load
 
         plugin: CliCommand = load(registry.find("cli", name))
@@ -100,9 +103,3 @@ def _find(name: str, registry: Registry) -> CliCommand | None:
     hint = did_you_mean(name, [*OWN, *(offer.name for offer in registry.of("cli"))])
     _fail(f'srt: there is no command "{name}", {hint or "see `srt --help`"}', exits.USAGE)
     return None
-
-
-def _commands(registry: Registry) -> str:
-    rows = list(OWN.items())
-    rows += [(offer.name, f"from {offer.distribution} {offer.version}") for offer in registry.of("cli")]
-    return "\n".join(f"  {name:10} {text}" for name, text in rows)

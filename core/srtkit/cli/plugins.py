@@ -1,4 +1,7 @@
-"""`srt plugins list | show | trace`: what is installed, what one plugin offers, how a file is wired."""
+"""`srt plugins list | show | trace`: what is installed, what one plugin offers, how a file is wired.
+
+`srt plugins new` is `srt plugin new` of the author kit: `main` sends it there.
+"""
 
 import argparse
 import json
@@ -27,7 +30,7 @@ run = run_action
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `srt plugins`."""
     parser.epilog = EPILOG
-    actions = parser.add_subparsers(required=True, metavar="list|show|trace")
+    actions = parser.add_subparsers(required=True, metavar="list|show|trace|new")
     listing = actions.add_parser("list", help="installed plugins, from metadata; imports none without --config")
     listing.add_argument("--json", action="store_true", help="print JSON")
     listing.add_argument("--available", action="store_true", help="official plugins that are not installed, too")
@@ -79,9 +82,8 @@ def _status(offer: Offer, used: bool, file: Path | None) -> str:
 
 
 def _not_installed(registry: Registry) -> Iterator[Offer]:
-    installed = {(offer.kind, offer.name) for offer in registry.offers}
     official = {(kind, name) for kind, names in OFFICIAL.items() for name in names}
-    for kind, name in sorted(official - installed):
+    for kind, name in sorted(official - {(offer.kind, offer.name) for offer in registry.offers}):
         yield Offer(kind, name, CONTRACTS[kind].major, "", official_distribution(kind, name), "-")
 
 

@@ -58,7 +58,6 @@ def serve_settings(arguments: argparse.Namespace, registry: Registry) -> Setting
         return load_settings(file, sets)
     if not target:
         raise ConfigError("srt serve", "needs a MODEL or a FILE", "srt serve --help shows examples")
-    named = load_settings(None, sets).platform.use
-    text = initial_config(target, registry, named)
+    text = initial_config(target, registry, load_settings(None, sets).platform.use)
     print(text)
     return load_settings(None, sets, base=tomllib.loads(text))

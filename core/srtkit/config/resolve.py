@@ -12,14 +12,14 @@ from srtkit.config.memory import GIB, MemoryPlan, plan_memory
 from srtkit.config.settings import Settings
 from srtkit.plugins.loaded import LoadedPlugin, LoadedPlugins
 from srtkit.plugins.wiring import ATTENTION_ROLES
-from srtkit.spec.attention import AttentionCapabilities, AttentionDescriptor, LayerGroup, check_spec
+from srtkit.spec.attention import AttentionCapabilities, LayerGroup, check_spec
 from srtkit.spec.errors import Unsupported
 from srtkit.spec.facts import DeviceFacts, Limits
 from srtkit.spec.graph_runner import GraphRunnerDescriptor
 from srtkit.spec.kv import FULL, KVLayout, negotiate
 from srtkit.spec.models import ModelPlan, ModelsDescriptor, PlanRequest
 from srtkit.spec.platform import PlatformDefaults
-from srtkit.spec.prefix_cache import CacheCapabilities, PrefixCacheDescriptor
+from srtkit.spec.prefix_cache import CacheCapabilities
 from srtkit.spec.step_plan import StepKey
 
 
@@ -76,14 +76,19 @@ def resolve(
         raise Unsupported("model.dtype", f"{facts.name} does not compute in {dtype}", f"one of {sorted(facts.dtypes)}")
     kv_dtype = dtype if settings.memory.kv_dtype == "auto" else settings.memory.kv_dtype
     models, plan = _plan_model(loaded, PlanRequest(config, dtype, kv_dtype))
-    backend = loaded.one("attention")
-    attention: AttentionDescriptor = backend.descriptor
-    can = attention.capabilities(facts)
     cache = loaded.one("prefix_cache")
-    cache_descriptor: PrefixCacheDescriptor = cache.descriptor
-    cache_can = cache_descriptor.capabilities(cache.options)
-    page_size = _page_size(settings, backend, can, cache, cache_can)
-    groups = _groups(plan, backend, can, page_size, facts)
+    cache_can: CacheCapabilities = cache.descriptor.capabilities(cache.options)
+    refusals: list[Unsupported] = []
+    for backend in loaded.all("attention"):  # alternatives in order of preference
+        can = backend.descriptor.capabilities(facts)
+        try:
+            page_size = _page_size(settings, backend, can, cache, cache_can)
+            groups = _groups(plan, backend, can, page_size, facts)
+            break
+        except Unsupported as refusal:
+            refusals.append(refusal)
+    else:
+        raise refusals[0]
     scheduler = settings.scheduler
     limits = Limits(
         max_rows=scheduler.max_running,
@@ -162,7 +167,6 @@ def _groups(
     by_spec: dict[Any, list[int]] = {}
     for layer, spec in plan.attention.items():
         by_spec.setdefault(spec, []).append(layer)
-    descriptor: AttentionDescriptor = backend.descriptor
     choices = []
     for number, (spec, layers) in enumerate(by_spec.items()):
         problem = check_spec(backend.wired.part, spec, can)
@@ -172,6 +176,6 @@ def _groups(
                 f"{problem}, which {plan.architecture} needs in layer {layers[0]}",
                 "name another attention backend",
             )
-        layout = negotiate([(backend.wired.part, descriptor.kv_layouts(spec, page_size, facts))])
+        layout = negotiate([(backend.wired.part, backend.descriptor.kv_layouts(spec, page_size, facts))])
         choices.append(GroupChoice(LayerGroup(f"{spec.component}.{number}", spec, tuple(layers)), layout, backend))
     return tuple(choices)

@@ -26,7 +26,7 @@ from srtkit.spec.graph_runner import GraphRunner, GraphRunnerBuild
 from srtkit.spec.kv import FULL
 from srtkit.spec.layers import DTYPES
 from srtkit.spec.model_loader import ModelLoaderBuild
-from srtkit.spec.models import Model, ModelBuild, ModelsDescriptor
+from srtkit.spec.models import Model, ModelBuild
 from srtkit.spec.ops import OpsBuild
 from srtkit.spec.platform import Platform, PlatformBuild
 from srtkit.spec.prefix_cache import PrefixCacheBuild
@@ -119,9 +119,8 @@ def build_engine(
 def _load_model(
     config: EngineConfig, loaded: LoadedPlugins, binder: Binder, device: torch.device, path: Path, progress: Progress
 ) -> Model:
-    descriptor: ModelsDescriptor = config.models.descriptor
     build = ModelBuild(config.model, config.config, device, binder, Shard(), config.limits.max_tokens)
-    model = descriptor.build(build)
+    model: Model = config.models.descriptor.build(build)
     plugin = choose_loader(loaded, path)
     loader = plugin.descriptor.build(ModelLoaderBuild(path, plugin.options, config.config))
     try:
@@ -135,16 +134,15 @@ def _load_model(
 def _bind(choice: GroupChoice, config: EngineConfig, platform: Platform) -> BoundGroup:
     """Allocate the group's pools, layer-major, and build its backend over them."""
     group, layout = choice.group, choice.layout
-    plugin = choice.backend
-    build = AttentionBuild(group, layout, config.limits, platform, 0, plugin.options)
-    backend = plugin.descriptor.build(build)
-    handles = []
+    build = AttentionBuild(group, layout, config.limits, platform, 0, choice.backend.options)
+    backend = choice.backend.descriptor.build(build)
     pools = {
         plane.name: platform.allocate("kv", (len(group.layers), config.memory.pages, *plane.shape), DTYPES[plane.dtype])
         for plane in layout.planes
     }
-    for i, layer in enumerate(group.layers):
-        handles.append(LayerHandle(layer, {name: pool[i] for name, pool in pools.items()}))
+    handles = [
+        LayerHandle(layer, {name: pool[i] for name, pool in pools.items()}) for i, layer in enumerate(group.layers)
+    ]
     return BoundGroup(group, backend, backend.new_plan(config.limits), handles)
 
 

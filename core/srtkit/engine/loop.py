@@ -63,15 +63,13 @@ class EngineLoop:
             handle = self._runner.forward(plan)
             self._in_flight.append(handle)
         while self._in_flight and (len(self._in_flight) > self._depth or not plan.rows):
-            self._commit(self._in_flight.popleft())
+            handle = self._in_flight.popleft()
+            self._send(self.scheduler.commit(handle.plan, self._runner.collect(handle)))
         news = self.scheduler.news()
         if news is not None:
             self._send(news)
         if busy and time.monotonic() - self._stats_sent > STATS_SECONDS:
             self._send_stats()
-
-    def _commit(self, handle: Handle) -> None:
-        self._send(self.scheduler.commit(handle.plan, self._runner.collect(handle)))
 
     def _absorb(self, wait: float | None) -> bool:
         """Take all messages that have come; whether there were any."""

@@ -2,6 +2,7 @@
 
 import traceback
 
+from srtkit.plugins.loading import reinstall
 from srtkit.plugins.plan import WiringPlan
 from srtkit.spec.errors import EngineError, PluginBroken, SrtError
 
@@ -16,12 +17,12 @@ def blame(error: BaseException, wiring: WiringPlan, doing: str) -> SrtError:
     """
     if isinstance(error, SrtError):
         return error
-    packages = {plugin.offer.value.partition(":")[0].partition(".")[0]: plugin.part for plugin in wiring.plugins}
-    part = "engine"
+    offers = {plugin.offer.value.partition(":")[0].partition(".")[0]: plugin.offer for plugin in wiring.plugins}
+    roots = [str(f.f_globals.get("__name__", "")).partition(".")[0] for f, _ in traceback.walk_tb(error.__traceback__)]
     tail = traceback.extract_tb(error.__traceback__)
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        root = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        part = packages.get(root, part)
     where = f"{tail[-1].filename}:{tail[-1].lineno} in {tail[-1].name}" if tail else "unknown place"
-    kind = PluginBroken if doing == STARTING and part != "engine" else EngineError
-    return kind(part, f"raised {type(error).__name__} {doing}: {error} ({where})", "report it to its author")
+    cause = f"raised {type(error).__name__} {doing}: {error} ({where}"
+    for offer in (offers[root] for root in reversed(roots) if root in offers):
+        kind = PluginBroken if doing == STARTING else EngineError
+        return kind(offer.part, f"{cause}; {offer})", reinstall(offer))
+    return EngineError("engine", f"{cause})", "report it to its author")

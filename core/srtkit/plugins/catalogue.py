@@ -8,15 +8,16 @@ import re
 from srtkit.spec.versions import CONTRACTS
 
 OFFICIAL: dict[str, tuple[str, ...]] = {
-    "platform": ("cpu",),
-    "attention": ("torch",),
+    "platform": ("cpu", "fakedev"),
+    "attention": ("cpu-native", "torch"),
+    "recurrent": ("torch",),
     "prefix_cache": ("chunk", "radix"),
-    "graph_runner": ("eager",),
+    "graph_runner": ("eager", "full"),
     "model_loader": ("dummy", "gguf", "safetensors"),
     "transport": ("inproc", "zmq"),
-    "ops": ("cpu",),
+    "ops": ("cpu", "cpu-native"),
     "models": ("models",),
-    "cli": ("bench", "chat", "conformance"),
+    "cli": ("bench", "chat", "conformance", "plugin"),
 }
 
 DEFAULTS: dict[str, tuple[str, ...]] = {
@@ -29,7 +30,8 @@ DEFAULTS: dict[str, tuple[str, ...]] = {
 }
 """Kind → names when neither the file nor the platform says; other kinds then have none."""
 
-_ODD_NAMES = {("models", "models"): "srtkit-plugin-models", ("cli", "conformance"): "srtkit-conformance"}
+_ODD_NAMES = {name: f"srtkit-plugin-{name}" for name in ("cpu-native", "models")}
+_ODD_NAMES |= dict.fromkeys(("conformance", "plugin"), "srtkit-conformance")
 
 CPU_SET = "pip install 'srtkit-core[cpu]'"
 """How to install everything that serving on a CPU needs."""
@@ -44,4 +46,4 @@ def official_distribution(kind: str, name: str) -> str:
     """The distribution of an official plugin, or ""."""
     if name not in OFFICIAL.get(kind, ()):
         return ""
-    return _ODD_NAMES.get((kind, name), f"srtkit-plugin-{CONTRACTS[kind].short}-{name}")
+    return _ODD_NAMES.get(name, f"srtkit-plugin-{CONTRACTS[kind].short}-{name}")

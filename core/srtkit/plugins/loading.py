@@ -76,7 +76,12 @@ def calling(offer: Offer) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         frames = "".join(traceback.format_tb(error.__traceback__, -3))
         cause = f"raised {type(error).__name__}: {error} ({offer})\n{frames.rstrip()}"
-        raise PluginBroken(offer.part, cause, f"update or reinstall {offer.distribution}") from error
+        raise PluginBroken(offer.part, cause, reinstall(offer)) from error
+
+
+def reinstall(offer: Offer) -> str:
+    """The remedy for a plugin that raises what it should not."""
+    return f"update or reinstall {offer.distribution}; `pip check` says whether it lacks something that it requires"
 
 
 def _call_hook(offer: Offer, plugin: object) -> Any:

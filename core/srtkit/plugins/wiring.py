@@ -65,7 +65,6 @@ class _Wirer:
     trace: Trace
     plugins: list[WiredPlugin] = field(default_factory=list)
     degraded: list[str] = field(default_factory=list)
-    spare: list[str] = field(default_factory=list)
 
     def add_platform(self, assume: str | None) -> tuple[DeviceFacts, PlatformDefaults]:
         """Wire the platform, and ask it for the device and for its choice of the rest."""
@@ -103,8 +102,6 @@ class _Wirer:
             here = {offer.name for offer in self.registry.of(kind)}
             names = [name for name in names if normal_name(name) in here] or names
         self.trace.append(TraceEvent("choose", kind, f"{', '.join(names) or 'none'} (by {by})"))
-        if kind == "attention":  # one serves
-            names, self.spare = names[:1], [*names[1:], *self.settings.attention.fallback]
         roles = self.settings.attention.model_dump(include=set(ATTENTION_ROLES)) if kind == "attention" else {}
         return [*(("use", name) for name in names), *((role, name) for role, name in roles.items() if name is not None)]
 
@@ -112,11 +109,13 @@ class _Wirer:
         """Wire the chosen plugins of a kind, each with its table of options."""
         place: KeyPath = (kind, "options")
         shared, tables = self._tables(kind, {_bare(name) for _, name in chosen})
-        for role, name in chosen:
-            wants = [_Want(kind, name, role, *tables.get(_bare(name), (place, shared)))]
-            if (kind, role) == ("attention", "use"):
-                wants += [_Want(kind, other, role, *tables.get(_bare(other), (place, {}))) for other in self.spare]
-            self.plugins += self._first(wants)
+        wants = [[_Want(kind, name, role, *tables.get(_bare(name), (place, shared)))] for role, name in chosen]
+        if kind == "attention":  # alternatives: the first that covers the model serves (config/resolve.py)
+            spare = self.settings.attention.fallback
+            uses = [want for (want,) in wants if want.role == "use"]
+            uses += [_Want(kind, name, "use", *tables.get(_bare(name), (place, {}))) for name in spare]
+            wants = [uses, *([want] for (want,) in wants if want.role != "use")]
+        self.plugins += [wired for alternatives in wants for wired in self._wire(alternatives)]
 
     def _tables(self, kind: str, chosen: set[str]) -> tuple[dict[str, Any], dict[str, tuple[KeyPath, dict[str, Any]]]]:
         """A kind's options table, split: keys of its only plugin, and plugin name → place and content of its own table.
@@ -137,20 +136,23 @@ class _Wirer:
             raise ConfigError(where, cause, f"write it in a plugin's own table, [{kind}.options.NAME]")
         return shared, tables
 
-    def _first(self, wants: Sequence[_Want]) -> list[WiredPlugin]:
-        """The first that can be wired; the others are its fallbacks. Raises its error when none can."""
+    def _wire(self, alternatives: Sequence[_Want]) -> list[WiredPlugin]:
+        """All that can be wired. Raises the first one's error when none can."""
+        found: list[WiredPlugin] = []
         errors: list[PluginError] = []
-        for want in wants:
+        for want in alternatives:
             try:
-                found = self._resolve(want)
+                wired = self._resolve(want)
             except PluginError as error:
                 self.trace.append(TraceEvent("refuse", error.part, error.cause))
                 errors.append(error)
-                continue
-            if errors:
-                self.degraded.append(f"{want.kind} falls back to {want.name}: {errors[0].part} {errors[0].cause}")
-            return found
-        raise errors[0]
+            else:
+                if errors and not found:
+                    self.degraded.append(f"{want.kind} falls back to {want.name}: {errors[0].part} {errors[0].cause}")
+                found += wired
+        if errors and not found:
+            raise errors[0]
+        return found
 
     def _resolve(self, want: _Want) -> list[WiredPlugin]:
         """The plugin, preceded by what it needs."""

@@ -66,7 +66,7 @@ class PlanBuilder:
             Column.ROW_N_QUERY: n_query,
             Column.ROW_START: start,
             Column.ROW_FLAGS: flags,
-            Column.PROMPT_IDS: self._prompt_ids(chunks),
+            Column.PROMPT_IDS: _joined([self._columns.tokens[c.slot, c.start : c.start + c.n] for c in chunks]),
             Column.ADMIT: _joined(list(self._admitted.values())),
             Column.STOP_IDS: _joined(list(self._stops.values())),
             Column.RELEASE: np.array(self._released, np.int32),
@@ -100,9 +100,6 @@ class PlanBuilder:
         of_prompt[last] |= RowFlag.LAST_CHUNK
         of_prompt[~last] &= ~(RowFlag.SAMPLE | RowFlag.LOGPROBS)
         return slots, n_query, start, flags
-
-    def _prompt_ids(self, chunks: list[Chunk]) -> Ints:
-        return _joined([self._columns.tokens[c.slot, c.start : c.start + c.n] for c in chunks])
 
 
 def _joined(parts: list[Ints]) -> Ints:

@@ -54,7 +54,11 @@ class GraphRunner(ABC):
 
     @abstractmethod
     def run(self, program: Program, key: StepKey) -> Mapping[str, Tensor]:
-        """Run one step; the result equals the eager one for every fill below the key."""
+        """Run one step; the result equals the eager one for every fill below the key.
+
+        A captured step allocates no device memory, and the host does not wait for it. `Unsupported` for a key
+        that was not prepared, except from a runner that captures nothing, which takes any.
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -84,8 +88,11 @@ class GraphRunnerBuild:
 class GraphRunnerDescriptor(Descriptor):
     """What a plugin's hook returns; `keys`, `fit` and `memory` are pure and torch-free.
 
-    `keys(limits, level, options)`: what would be captured when the parts allow `level`.
-    `fit(wanted, keys)`: the captured key that serves `wanted` (rows, tokens, q_len unpadded), or None.
+    `keys(limits, level, options)`: what would be captured when the parts allow `level`: nothing at "never", rows
+    of one token at "one_token", rows of equal length at "uniform".
+    `fit(wanted, keys)`: the captured key that serves `wanted` (rows, tokens, q_len unpadded), or None. It has the
+    same q_len and flags, and room: a token for every padding row, and a padding row if there are tokens over.
+    A runner that captures nothing answers `wanted`.
     `memory(keys, token_bytes)`: estimate in bytes, for the memory plan.
     """
 

@@ -193,13 +193,14 @@ class PlatformDefaults:
 
 @dataclass(frozen=True)
 class PlatformBuild:
-    """What core gives a platform at build."""
+    """What core gives a platform at build. Streams, events, arenas and graphs are those of `device_index`."""
 
     facts: DeviceFacts
     options: BaseModel
     rank: int = 0
     world: int = 1
     needs: Mapping[str, object] | None = None
+    device_index: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,21 +1,15 @@
-"""The cache that caches nothing, by its own words; the suite tests what it shares with the others."""
+"""The cache that caches nothing, by its own words; the suite tests the contract."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from importlib.metadata import entry_points
-
 import numpy as np
-import pluggy
 import pytest
 
 import srtkit_plugin_cache_chunk as plugin
-from srtkit.spec import hookspecs
 from srtkit.spec.capabilities import No, NoOptions
 from srtkit.spec.kv import FULL, Component
 from srtkit.spec.prefix_cache import CacheKey, PrefixCache, PrefixCacheBuild
-from srtkit.spec.versions import CONTRACTS
+from srtkit_conformance.inside import shortcomings
 
 KEY = CacheKey(np.arange(10, dtype=np.int32))
 PAGES = {"full": np.array([5, 6, 7], np.int32)}
@@ -24,6 +18,10 @@ PAGES = {"full": np.array([5, 6, 7], np.int32)}
 def chunk(page_size: int = 4, names: tuple[str, ...] = ("full",)) -> PrefixCache:
     components = tuple(Component(name) for name in names)
     return plugin.build(PrefixCacheBuild(page_size, components, NoOptions()))
+
+
+def test_it_keeps_the_contract() -> None:
+    assert shortcomings("prefix_cache:chunk", level=2) == []
 
 
 def test_every_page_stays_the_callers() -> None:
@@ -56,22 +54,3 @@ def test_takes_components_that_nobody_can_share() -> None:
     assert "own pages" in declared.shares.reason
     lease = plugin.build(PrefixCacheBuild(16, (FULL, state, local), NoOptions())).match(KEY)
     assert {name: len(pages) for name, pages in lease.pages.items()} == {"full": 0, "state": 0, "local": 0}
-
-
-def test_the_hook_is_registered_and_found_by_name() -> None:
-    manager = pluggy.PluginManager(hookspecs.PROJECT)
-    manager.add_hookspecs(hookspecs)
-    manager.register(plugin)
-    manager.check_pending()
-    (descriptor,) = manager.hook.srtkit_prefix_cache()
-    assert descriptor.contract == CONTRACTS["prefix_cache"].version
-    (point,) = entry_points(group=CONTRACTS["prefix_cache"].group, name="chunk")
-    assert point.load() is plugin
-
-
-def test_the_descriptor_is_light() -> None:
-    code = (
-        "import sys, srtkit_plugin_cache_chunk as p; p.srtkit_prefix_cache()\n"
-        "assert not {'torch', 'srtkit_plugin_cache_chunk.cache'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -1,33 +1,19 @@
-"""The plugin's door: light, complete, and found by its entry point."""
+"""The plugin's door, and the suite behind it."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from importlib.metadata import entry_points
 
-import pluggy
 import pytest
 from pydantic import ValidationError
 
 import srtkit_plugin_cache_radix as plugin
-from srtkit.spec import hookspecs
-from srtkit.spec.versions import CONTRACTS
+from srtkit_conformance.inside import shortcomings
 
 
-def test_the_hook_is_registered_and_gives_the_descriptor() -> None:
-    manager = pluggy.PluginManager(hookspecs.PROJECT)
-    manager.add_hookspecs(hookspecs)
-    manager.register(plugin)
-    manager.check_pending()
-    (descriptor,) = manager.hook.srtkit_prefix_cache()
-    assert descriptor.contract == CONTRACTS["prefix_cache"].version
-    assert descriptor.capabilities(descriptor.options()).shares
-
-
-def test_found_by_name() -> None:
-    (point,) = entry_points(group=CONTRACTS["prefix_cache"].group, name="radix")
-    assert point.load() is plugin
+def test_it_keeps_the_contract() -> None:
+    assert shortcomings("prefix_cache:radix", level=2) == []
 
 
 def test_unknown_options_are_refused() -> None:

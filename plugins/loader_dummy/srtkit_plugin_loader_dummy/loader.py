@@ -63,4 +63,7 @@ class DummyLoader(ModelLoader):
         """`count` numbers of this weight from its flat position `start` on."""
         digest = blake2b(f"{self._seed}:{name}".encode(), digest_size=8).digest()
         at = (int.from_bytes(digest, "little") + start) % POOL
-        return self._pool.repeat(-(-(at + count) // POOL))[at : at + count]
+        end = at + count
+        if end <= POOL:
+            return self._pool[at:end].clone()
+        return self._pool.repeat(-(-end // POOL))[at:end]

@@ -43,11 +43,14 @@ def defaults(facts: DeviceFacts) -> PlatformDefaults:
 
     `dummy` is no default loader: made-up weights must be asked for.
     """
+    # An x86 without AVX2, old or made so by a virtual machine, has no kernels in cpu-native.
+    without = facts.architecture == "x86_64" and "avx2" not in facts.extra.get("isa", "avx2").split()
+    native = () if without else ("cpu-native",)
     return PlatformDefaults(
         plugins={
-            "attention": ("cpu-native", "torch"),
+            "attention": (*native, "torch"),
             "graph_runner": ("eager",),
-            "ops": ("cpu-native", "cpu"),
+            "ops": (*native, "cpu"),
             "prefix_cache": ("radix",),
             "transport": ("zmq",),
             "model_loader": ("gguf", "safetensors"),

@@ -12,6 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 import srtkit_plugin_platform_cpu as plugin
+from srtkit.spec.facts import DeviceFacts
 from srtkit_plugin_platform_cpu.facts import cpu_facts, memory_available, memory_total, usable_cpus
 
 GIB = 1 << 30
@@ -112,6 +113,24 @@ def test_defaults_name_every_kind_that_serving_needs_and_never_the_dummy_loader(
     assert "dummy" not in chosen.plugins["model_loader"]
     assert chosen.dtype in cpu_facts().dtypes
     assert 0 < chosen.memory_fraction <= 0.5
+
+
+@pytest.mark.parametrize(
+    ("architecture", "extra", "native"),
+    [
+        ("x86_64", {"isa": "avx512f avx2"}, True),
+        ("x86_64", {"isa": ""}, False),
+        ("x86_64", {}, True),
+        ("aarch64", {"isa": "asimd"}, True),
+    ],
+    ids=["AVX2", "without AVX2", "assumed", "ARM"],
+)
+def test_the_native_kernels_come_first_where_they_can_run(
+    architecture: str, extra: dict[str, str], native: bool
+) -> None:
+    chosen = plugin.defaults(DeviceFacts("cpu", "test", architecture, extra=extra)).plugins
+    assert chosen["attention"] == (("cpu-native", "torch") if native else ("torch",))
+    assert chosen["ops"] == (("cpu-native", "cpu") if native else ("cpu",))
 
 
 def test_assumed_facts() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from srtkit_plugin_platform_cpu.facts import cpu_facts
 
 MIB = 1 << 20
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 @pytest.fixture
@@ -36,14 +38,28 @@ def resident() -> int:
     raise AssertionError("no VmRSS")
 
 
-def in_child(code: str) -> str:
+IN_HUGE_PAGES = """
+def in_huge_pages(address):
+    "Whether huge pages were asked for there: the flag hg of its mapping."
+    inside = False
+    for line in open("/proc/self/smaps"):
+        if "-" in line.split()[0]:
+            begin, end = (int(part, 16) for part in line.split()[0].split("-"))
+            inside = begin <= address < end
+        elif inside and line.startswith("VmFlags"):
+            return "hg" in line.split()
+"""
+
+
+def in_child(code: str, **environment: str) -> str:
     """Run in a fresh process, whose threads are its own."""
     head = (
         "import os, threading, torch, srtkit_plugin_platform_cpu as p\n"
         "from srtkit.spec.platform import PlatformBuild\n"
         "def build(**o): return p.build(PlatformBuild(p.probe(p.Options())[0], p.Options(**o)))\n"
     )
-    done = subprocess.run([sys.executable, "-c", head + code], capture_output=True, text=True, check=False)
+    command, variables = [sys.executable, "-c", head + code], {**os.environ, **environment}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -85,6 +101,25 @@ def test_release_leaves_other_arenas_alone(platform: Platform) -> None:
     platform.allocate("kv", (MIB,), torch.uint8)
     platform.release("kv")
     assert bool((weights == 7).all())
+
+
+@pytest.mark.skipif(not HUGE_PAGES.exists(), reason="a kernel without huge pages")
+def test_large_blocks_ask_for_huge_pages() -> None:
+    code = (
+        "kv, small = (build().allocate('kv', (n,), torch.uint8) for n in (8 << 20, 4096))\n"
+        "print(in_huge_pages(kv.data_ptr()), in_huge_pages(small.data_ptr()))"
+    )
+    assert in_child(IN_HUGE_PAGES + code) == "True False"
+
+
+@pytest.mark.skipif(
+    not HUGE_PAGES.exists() or "[madvise]" not in HUGE_PAGES.read_text(), reason="glibc asks for them with madvise only"
+)
+def test_so_do_weights_in_the_environment_of_a_rank() -> None:
+    code = "weight = torch.ones(32 << 20, dtype=torch.uint8); print(in_huge_pages(weight.data_ptr() + (4 << 20)))"
+    environment = plugin.defaults(cpu_facts()).environment
+    assert in_child(IN_HUGE_PAGES + code, **environment) == "True"
+    assert in_child(IN_HUGE_PAGES + code, GLIBC_TUNABLES="") == "False"
 
 
 def test_a_block_ends_with_its_last_tensor() -> None:

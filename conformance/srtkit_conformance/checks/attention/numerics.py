@@ -17,7 +17,6 @@ SOFT_CAP = 30.0
 CLAUSE = "attention/1.0: out is softmax(scale q·k) v over the visible tokens, with the gates of the suite"
 HEAD_DIMS = (64, 80, 96, 128, 256)
 RATIOS = (1, 3, 4, 8, 16)
-PAGES = (16, 1, 7, 64, 256)
 
 
 def families(harness: Harness, **changes: Any) -> Margins:
@@ -28,12 +27,11 @@ def families(harness: Harness, **changes: Any) -> Margins:
     features: dict[str, Any] = {"window": WINDOW} if harness.has("window") else {}
     if harness.has("soft_cap"):
         features |= {"soft_cap": SOFT_CAP}
-    shapes = (rows_of((0, 17)), rows_of((0, 70)), rows_of((75, 33)), rows_of((99, 1)))
+    shapes = ((rows_of((0, 50)), 0), (rows_of((99, 1), (75, 33), (0, 17)), 1))
     margins = Margins()
     for extra in [{}, *([features] if features else [])]:
-        for rows in shapes:
-            leading = int(rows[0].n_query == 1)
-            verify(harness, [harness.case(rows, leading=leading, **{**extra, **changes})], margins)
+        cases = [harness.case(rows, leading=leading, **{**extra, **changes}) for rows, leading in shapes]
+        verify(harness, cases, margins)
     return margins
 
 
@@ -165,52 +163,60 @@ def scale(target: Target) -> Outcome:
 def long(target: Target) -> Outcome:
     """Contexts of 257 to 4100 tokens, alone and beside short rows."""
     harness = Harness(target)
-    shapes = ([(256, 1)], [(1024, 1)], [(1999, 1), (3, 1), (1030, 1), (4099, 1)], [(1990, 33)], [(0, 700)])
-    cases = [
-        harness.case(rows_of(*rows), leading=sum(n == 1 for _, n in rows), ratio=min(4, harness.can.max_gqa_ratio))
-        for rows in shapes
-    ]
+    shapes = ([(256, 1)], [(1024, 1)], [(1999, 1), (3, 1), (1030, 1), (4099, 1)], [(1990, 33)], [(0, 300)])
+    heads = {"kv_heads": 1, "ratio": min(4, harness.can.max_gqa_ratio)}
+    cases = [harness.case(rows_of(*rows), leading=sum(n == 1 for _, n in rows), **heads) for rows in shapes]
     return verify(harness, cases).figures()
 
 
 STEPS: dict[str, tuple[Row, ...]] = {
-    "decode": rows_of((99, 1)),
-    "decode ragged": rows_of((130, 1), (3, 1), (70, 1), (0, 1), (64, 1)),
+    "decode": rows_of((90, 1), (3, 1), (0, 1), (64, 1)),
     "prompt": rows_of((0, 70)),
     "prompts of one length": rows_of(*[(0, 17)] * 2),
-    "chunk": rows_of((75, 33)),
-    "few": rows_of((90, 4), (0, 3), (31, 9)),
-    "mixed": rows_of((80, 1), (12, 1), (0, 15), (65, 10), (64, 1)),
+    "chunks": rows_of((75, 20), (0, 3), (31, 9)),
+    "mixed": rows_of((80, 1), (12, 1), (0, 9), (65, 10), (64, 1)),
 }
-LEADING = {"decode": 1, "decode ragged": 5, "mixed": 2}
+LEADING = {"decode": 4, "mixed": 2}
+HEADS = ((2, 1), (2, 3), (1, 4), (1, 8), (1, 16))
+"""KV heads, and query heads on each."""
+MASKS: dict[str, tuple[str, dict[str, Any]]] = {
+    "causal": ("", {}),
+    "none": ("non_causal", {"causal": False}),
+    "window of 1": ("window", {"window": 1}),
+    "window of 24": ("window", {"window": 24}),
+}
+"""Name → the feature it needs, fields of the case."""
 
 
 def matrix(harness: Harness) -> list[tuple[bool, Case]]:
     """(fresh, case): all pairs of what is declared: dtypes, shapes, pages, features, kinds of step, sizes of input."""
     can = harness.can
+    fp8 = sorted(name for name in can.kv_dtypes if name.startswith("float8"))
     factors: dict[str, Sequence[Any]] = {
         "dtype": harness.dtypes,
-        "head_dim": [size for size in HEAD_DIMS if size in can.head_dims] or [harness.head_dim],
-        "kv_heads": [1, 2],
-        "ratio": [ratio for ratio in RATIOS if ratio <= can.max_gqa_ratio],
-        "page": [size for size in PAGES if size in can.page_sizes] or [harness.page],
+        "head_dim": [size for size in (64, 80, 128, 256) if size in can.head_dims] or [harness.head_dim],
+        "heads": [heads for heads in HEADS if heads[1] <= can.max_gqa_ratio],
+        "page": [size for size in (16, 1, 7, 256) if size in can.page_sizes] or [harness.page],
         "step": list(STEPS),
         "std": [1.0, 0.1, 4.0],
         "permuted": [True, False],
         "garbage": [1e4, LARGEST],
         "padding": [0, 2],
         "fused": [False, True],
-        "causal": [True, False] if harness.has("non_causal") else [True],
         "fresh": [False, True],
-        "window": [0, 1, 24, 64] if harness.has("window") else [0],
-        "soft_cap": [0.0, SOFT_CAP] if harness.has("soft_cap") else [0.0],
+        "mask": [name for name, (feature, _) in MASKS.items() if not feature or harness.has(feature)],
+        "soft_cap": [0.0, 2.0] if harness.has("soft_cap") else [0.0],
         "sinks": [False, True] if harness.has("sinks") else [False],
-        "kv_dtype": ["", *sorted(name for name in can.kv_dtypes if name.startswith("float8"))],
+        "kv_dtype": ["the same", "another", *fp8],
     }
     cases = []
     for drawn in pairwise(factors, seed=harness.target.seed):
-        step, fresh = drawn.pop("step"), drawn.pop("fresh")
-        drawn["causal"] |= drawn["window"] > 0  # a window means nothing without the mask
+        fresh, step = drawn.pop("fresh"), drawn.pop("step")
+        drawn["kv_heads"], drawn["ratio"] = drawn.pop("heads")
+        drawn |= MASKS[drawn.pop("mask")][1]
+        if drawn["kv_dtype"] not in fp8:
+            others = sorted(can.kv_dtypes - {drawn["dtype"], *fp8})
+            drawn["kv_dtype"] = others[0] if others and drawn["kv_dtype"] == "another" else ""
         cases.append((fresh, harness.case(STEPS[step], leading=LEADING.get(step, 0), **drawn)))
     return cases
 

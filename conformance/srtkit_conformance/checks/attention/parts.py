@@ -297,7 +297,7 @@ def move_slots(target: Target) -> Outcome:
             return _absent(rig, harness.can.move_slots, mover)
         if mover is None:
             raise Failed("move_slots is declared and parts().mover is None")
-        step = Step(rig, case)
+        step = Step(rig, case, content=Content(case, target.rng("moves")))
         step.run().check(margins)
         source, landing = [3, harness.page + 5], [harness.page + 2, 0]
         slots = [
@@ -310,9 +310,7 @@ def move_slots(target: Target) -> Outcome:
         for name, plane in step.layer.planes.items():
             changed = (bytes_of(plane) != before[name]).any(1).nonzero().flatten().tolist()
             expect(set(changed) <= touched, f"move_slots changed pages of {name} beside the targets'", observed=changed)
-        for tokens in (step.content.keys, step.content.values):
-            tokens[1] = tokens[1].clone()
-            tokens[1][landing] = tokens[0][source]
+        step.content.move(0, source, 1, landing)
         step.attend().check(margins)
     return margins.figures()
 

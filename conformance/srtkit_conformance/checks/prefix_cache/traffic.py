@@ -24,6 +24,5 @@ def traffic(target: Target) -> Figures:
         def make_cache(page_size: int = page_size) -> PrefixCache:
             return new_cache(target, page_size, components)
 
-        # Of a wrong plugin of the suite's own, only that it is found matters.
-        run_machine(make_cache, page_size, BOTH, salt=target.seed, runs=runs, shrink=bool(target.distribution))
+        run_machine(make_cache, page_size, BOTH, salt=target.seed, runs=runs, shrink=not target.mutant)
     return {"runs": 28, "steps": STEPS, "components": len(BOTH)}

@@ -40,7 +40,7 @@ def between_processes(id_: str, *, clause: str, explain: str) -> Callable[[Body]
             can = declared(target).processes
             return Informational(f"declared a no: {can.reason}") if isinstance(can, No) else body(target)
 
-        return check(id_, level=1, clause=clause, explain=explain, isolated=True)(asked)
+        return check(id_, level=1, clause=clause, explain=explain, isolated=True, forks=True)(asked)
 
     return made
 

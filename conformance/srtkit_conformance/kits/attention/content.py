@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -26,6 +28,7 @@ class Content:
     `q` [T, q_heads, head_dim] and `new` (as given to `store`) hold this step's tokens, padding last;
     `history` those stored before, per row, likewise. `keys` and `values` [context, kv_heads, size] are
     what each row's entries read back as, float32. `sinks` float32 [q_heads], `scales` of an fp8 layer.
+    Whoever hands a tensor of it to a plugin hands out a copy.
     """
 
     @one_thread()
@@ -54,6 +57,7 @@ class Content:
         self.trees = [Tree.random(rng, row.n_query) for row in case.rows[: case.leading]] if case.tree else []
         self.keys: list[Tensor]
         self.values: list[Tensor]
+        self._solved: dict[tuple[int, int], Truth] = {}
         self._read_back()
 
     def tokens_of(self, number: int) -> tuple[Tensor, Tensor]:
@@ -78,9 +82,16 @@ class Content:
         self._read_back()
         return self
 
+    def move(self, row: int, source: list[int], target_row: int, target: list[int]) -> None:
+        """Entries of one row take the place of some of another's, as `move_slots` does."""
+        for tokens in (self.keys, self.values):
+            tokens[target_row] = tokens[target_row].clone()
+            tokens[target_row][target] = tokens[row][source]
+        self._solved = {}
+
     def _read_back(self) -> None:
         """Fill `keys` and `values` with what an exact store keeps of each row's tokens."""
-        self.keys, self.values = [], []
+        self.keys, self.values, self._solved = [], [], {}
         begin = 0
         for row, old in zip(self.case.rows, self.history, strict=True):
             fresh = [x[begin : begin + row.n_query] for x in self.new]
@@ -94,14 +105,20 @@ class Content:
             self.keys.append(first)
             self.values.append(second)
 
-    @one_thread()
     def truth(self, begin: int = 0, end: int | None = None) -> Truth:
         """What the rows [begin, end) must give."""
+        rows = begin, len(self.case.rows) if end is None else end
+        if rows not in self._solved:
+            self._solved[rows] = self._solve(*rows)
+        return self._solved[rows]
+
+    @one_thread()
+    def _solve(self, begin: int, end: int) -> Truth:
         dtype = DTYPES[self.spec.dtype]
         gold, same, rows = [], [], []
         token = sum(row.n_query for row in self.case.rows[:begin])
         first = token
-        for number in range(begin, len(self.case.rows) if end is None else end):
+        for number in range(begin, end):
             row = self.case.rows[number]
             if not row.n_query:
                 continue
@@ -128,6 +145,12 @@ class Content:
     def _draw(self, shape: tuple[int, ...]) -> Tensor:
         values = torch.from_numpy(self.rng.standard_normal(shape, np.float32)) * self.case.std
         return values.to(DTYPES[self.spec.dtype])
+
+
+@lru_cache(maxsize=512)
+def drawn(case: Case, seed: int, salt: str = "") -> Content:
+    """The content of a case, the same each time and not to be changed: a self-test asks a hundred plugins for it."""
+    return Content(case, np.random.default_rng([seed, zlib.crc32(f"{salt}{case}".encode())]))
 
 
 def entry_shapes(spec: AttentionSpec) -> tuple[tuple[int, ...], tuple[int, ...]]:

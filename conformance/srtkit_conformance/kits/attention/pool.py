@@ -7,6 +7,7 @@ refers to is NaN here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -52,12 +53,27 @@ def fill(target: Tensor, value: float) -> None:
 
 @one_thread()
 def litter(planes: Mapping[str, Tensor], pages: Sequence[int], size: float, seed: int) -> None:
-    """Fill these pages with ±`size`, at most the dtype's largest value, signs at random."""
-    generator = torch.Generator().manual_seed(seed)
+    """Fill these pages with ±`size`, at most the dtype's largest value, the same random signs in each page."""
     for plane in planes.values():
-        signs = torch.randint(0, 2, (len(pages), *plane.shape[1:]), generator=generator) * 2.0 - 1.0
-        for page, values in zip(pages, _nearest(signs * size, plane.dtype), strict=True):
-            plane[page].copy_(values)
+        _set_pages(plane, pages, _signs(plane.shape[1:], plane.dtype, size, seed))
+
+
+def spoil(planes: Mapping[str, Tensor], pages: Sequence[int]) -> None:
+    """Fill these pages with NaN, or with the largest integer."""
+    for plane in planes.values():
+        _set_pages(plane, pages, _nearest(torch.full(plane.shape[1:], torch.nan), plane.dtype))
+
+
+def _set_pages(plane: Tensor, pages: Sequence[int], values: Tensor) -> None:
+    """Give pages the same content; as bytes, since not every dtype can be written by index."""
+    if len(pages):
+        plane.view(torch.uint8)[torch.tensor(pages, device=plane.device)] = values.to(plane.device).view(torch.uint8)
+
+
+@lru_cache(maxsize=128)
+def _signs(shape: torch.Size, dtype: torch.dtype, size: float, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return _nearest((torch.randint(0, 2, shape, generator=generator) * 2.0 - 1.0) * size, dtype)
 
 
 def _nearest(values: Tensor, dtype: torch.dtype) -> Tensor:

@@ -19,7 +19,7 @@ from srtkit.spec.step_plan import Ints
 from srtkit_conformance.check import Outcome
 from srtkit_conformance.kits.attention import pool
 from srtkit_conformance.kits.attention.case import Case
-from srtkit_conformance.kits.attention.content import Content
+from srtkit_conformance.kits.attention.content import Content, drawn
 from srtkit_conformance.kits.attention.gates import Margins, Truth, finite
 from srtkit_conformance.kits.attention.harness import Harness, Rig, refusal
 
@@ -39,25 +39,25 @@ class Result:
 
 
 class Step:
-    """One case on a rig: own pool, own tensors. `plan` is made where none is given."""
+    """One case on a rig: own pool, own tensors, own plan. A check may exchange any of them."""
 
     def __init__(self, rig: Rig, case: Case, salt: str = "", *, content: Content | None = None) -> None:
         self.rig = rig
         self.case = case
-        rng = rig.harness.target.rng(f"{salt}{case}")
-        self.content = content or Content(case, rng)
+        target = rig.harness.target
+        self.content = content or drawn(case, target.seed, salt)
         device = rig.harness.device
         self.n_query = np.array([row.n_query for row in case.rows] + [1] * case.padding, np.int32)
         self.context = np.array([row.context for row in case.rows] + [1] * case.padding, np.int32)
-        self.pages = self._page_table(rng)
+        self.pages = self._page_table(target.rng(f"pages {salt}{case}"))
         poison = case.first_page <= 1
         planes = pool.new_planes(rig.harness.platform, rig.layout, self.n_pages, adjacent=case.adjacent, poison=poison)
         scales = self.content.scales
         self.layer = LayerHandle(
             index=0,
             planes=planes,
-            sinks=None if self.content.sinks is None else self.content.sinks.to(device),
-            scales=None if scales is None else {name: scale.to(device) for name, scale in scales.items()},
+            sinks=None if self.content.sinks is None else self.content.sinks.to(device, copy=True),
+            scales=None if scales is None else {name: scale.to(device, copy=True) for name, scale in scales.items()},
         )
         self.q, self.new = self.inputs()
         self.batch, self.view = self._batch(), self.view_of(self.pages, self.n_query, self.context)
@@ -106,8 +106,8 @@ class Step:
     def read(self, out: pool.Guarded, lse: pool.Guarded | None, rows: Rows = Rows.ALL) -> Result:
         """The result of a call that covers `rows`."""
         case = self.case
-        begin_row = case.leading if rows is Rows.REST else 0
-        end_row = case.leading if rows is Rows.LEADING else len(self.n_query)
+        begin_row = self.batch.leading if rows is Rows.REST else 0
+        end_row = self.batch.leading if rows is Rows.LEADING else len(self.n_query)
         begin, end = (int(self.n_query[:row].sum()) for row in (begin_row, end_row))
         told = case if rows is Rows.ALL else f"rows={rows.value} of {case}"
         out_values = out.covered(begin, end, "out", told)
@@ -151,9 +151,9 @@ class Step:
         return table[: len(self.n_query), : max([1, *need])]
 
     def inputs(self) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """q and the new entries on the device; slices of one tensor where the case says so."""
+        """Copies of q and the new entries on the device; slices of one tensor where the case says so."""
         content, device = self.content, self.rig.harness.device
-        q, (first, second) = content.q.to(device), (x.to(device) for x in content.new)
+        q, first, second = (x.to(device, copy=True) for x in (content.q, *content.new))
         if not self.case.fused:
             return q, (first, second)
         parts = [x.flatten(1) for x in (q, first, second)]
@@ -214,10 +214,9 @@ class Step:
             context = np.array([case.rows[r].stored for r in rows], np.int32)
             self._store_rows(rows, n_query, context)
         if case.window:
-            for row, pages in zip(case.rows, self.pages, strict=False):
-                for page in pages[: max(0, row.stored - case.window + 1) // case.page].tolist():
-                    for plane in self.layer.planes.values():
-                        pool.fill(plane[page], torch.nan)
+            freed = [max(0, row.stored - case.window + 1) // case.page for row in case.rows]
+            pages = [page for mine, n in zip(self.pages, freed, strict=False) for page in mine[:n].tolist()]
+            pool.spoil(self.layer.planes, pages)
 
     @torch.inference_mode()
     def _store_rows(self, rows: list[int], n_query: Ints, context: Ints) -> None:

@@ -319,20 +319,62 @@ class BakedFill(Wrapped):
     def fill(self, plan: AttentionPlan, batch: Batch, view: GroupView) -> None:
         """Once per plan and shape."""
         assert isinstance(plan, WrappedPlan)
-        if plan.batch is not None and (plan.batch.rows, plan.batch.tokens) == (batch.rows, batch.tokens):
-            return
-        super().fill(plan, batch, view)
+        before = plan.batch
+        if before is None or (before.rows, before.tokens) != (batch.rows, batch.tokens) or not self.bakes(batch):
+            super().fill(plan, batch, view)
+
+    def bakes(self, batch: Batch) -> bool:
+        """Whether steps of this kind are concerned: decode."""
+        return batch.leading == batch.rows and batch.q_len == 1
+
+
+class BakedUniform(BakedFill):
+    """As `BakedFill`."""
+
+    def bakes(self, batch: Batch) -> bool:
+        """Leading rows of several queries."""
+        return batch.leading == batch.rows and batch.q_len > 1
+
+
+class BakedMixed(BakedFill):
+    """As `BakedFill`."""
+
+    def bakes(self, batch: Batch) -> bool:
+        """Rows of any length."""
+        return batch.leading < batch.rows
 
 
 @mutant(
-    "fill_baked",
+    "decode_baked",
     of="torch",
-    sentence="a plan filled again with as many rows and tokens keeps its lengths and pages",
-    killed_by=("attention.capture.one_token", "attention.capture.uniform", "attention.capture.mixed"),
+    sentence="a decode step of as many rows as the one before keeps its lengths and pages",
+    killed_by=("attention.capture.one_token",),
 )
-def fill_baked(descriptor: AttentionDescriptor) -> AttentionDescriptor:
+def decode_baked(descriptor: AttentionDescriptor) -> AttentionDescriptor:
     """What a recording with constants does."""
     return wrapped(descriptor, BakedFill)
+
+
+@mutant(
+    "uniform_baked",
+    of="torch",
+    sentence="a step of several queries a row keeps the lengths and pages of the one before",
+    killed_by=("attention.capture.uniform",),
+)
+def uniform_baked(descriptor: AttentionDescriptor) -> AttentionDescriptor:
+    """Decode is right."""
+    return wrapped(descriptor, BakedUniform)
+
+
+@mutant(
+    "mixed_baked",
+    of="torch",
+    sentence="a mixed step of as many rows and tokens as the one before keeps its lengths and pages",
+    killed_by=("attention.capture.mixed",),
+)
+def mixed_baked(descriptor: AttentionDescriptor) -> AttentionDescriptor:
+    """Decode is right."""
+    return wrapped(descriptor, BakedMixed)
 
 
 class StaleLengths(Wrapped):

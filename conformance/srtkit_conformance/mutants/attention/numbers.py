@@ -61,6 +61,7 @@ def window_plus_one(descriptor: AttentionDescriptor) -> AttentionDescriptor:
     of="torch",
     sentence="all earlier tokens are visible whatever the window",
     killed_by=("attention.features.window", "attention.memory.before_window"),
+    note="one token too many or all of them: every windowed step shows both",
 )
 def window_ignored(descriptor: AttentionDescriptor) -> AttentionDescriptor:
     """Reads pages that may have been freed, too."""
@@ -83,6 +84,17 @@ def sinks_ignored(descriptor: AttentionDescriptor) -> AttentionDescriptor:
 def always_causal(descriptor: AttentionDescriptor) -> AttentionDescriptor:
     """Right for every decoder."""
     return respecified(descriptor, lambda spec: replace(spec, causal=True))
+
+
+@mutant(
+    "soft_cap_lost_beside_sinks",
+    of="torch",
+    sentence="scores of a layer with sinks are not capped",
+    killed_by=("attention.numerics.matrix",),
+)
+def soft_cap_lost_beside_sinks(descriptor: AttentionDescriptor) -> AttentionDescriptor:
+    """A kernel for each feature, and none for both."""
+    return respecified(descriptor, lambda spec: replace(spec, soft_cap=0.0 if spec.sinks else spec.soft_cap))
 
 
 class ShiftedMask(RowByRow):
@@ -351,6 +363,51 @@ class LosesSplit(RowByRow):
 def split_border_lost(descriptor: AttentionDescriptor) -> AttentionDescriptor:
     """Short rows are right."""
     return wrapped(descriptor, LosesSplit)
+
+
+class FullTile(RowByRow):
+    """Chunks of one tile of 64 queries."""
+
+    def visible(self, batch: Batch, row: int, tokens: slice, context: int) -> Tensor:
+        """The last query loses the token before it."""
+        see = super().visible(batch, row, tokens, context)
+        if len(see) == 64 and context > 64:
+            see[-1, -2] = False
+        return see
+
+
+@mutant(
+    "full_tile_wrong",
+    of="torch",
+    sentence="the last query of a chunk of exactly 64 tokens does not see the token before it",
+    killed_by=("attention.steps.any",),
+)
+def full_tile_wrong(descriptor: AttentionDescriptor) -> AttentionDescriptor:
+    """A border that no directed check has."""
+    return wrapped(descriptor, FullTile)
+
+
+class NoMaximum(RowByRow):
+    """exp(score), which overflows as float16 does."""
+
+    def attend_row(self, q: Tensor, k: Tensor, v: Tensor, see: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Nothing is subtracted first."""
+        weights = torch.exp(self.mask(self.scores(q.float(), k), see))
+        weights = weights.masked_fill(weights > torch.finfo(torch.float16).max, torch.inf)
+        total = weights.sum(-1) + (0.0 if sinks is None else sinks.exp()[:, None])
+        out = torch.einsum("hnm,mhd->nhd", weights / total[..., None], v[:, self.kv_heads(q.shape[1])])
+        return out, total.log().T
+
+
+@mutant(
+    "maximum_not_subtracted",
+    of="torch",
+    sentence="scores are exponentiated without subtracting the largest, in the range of float16",
+    killed_by=("attention.numerics.large",),
+)
+def maximum_not_subtracted(descriptor: AttentionDescriptor) -> AttentionDescriptor:
+    """Right for inputs of standard deviation 1."""
+    return wrapped(descriptor, NoMaximum)
 
 
 class BaseTwo(Wrapped):

@@ -365,6 +365,34 @@ def merge_base_two(descriptor: AttentionDescriptor) -> AttentionDescriptor:
     return wrapped(descriptor, MergesWrongly)
 
 
+class KeepsFirstSum(WrappedDense):
+    """One result of two."""
+
+    def merge(self, out: Tensor, lse: Tensor, out2: Tensor, lse2: Tensor) -> None:
+        """lse stays that of the first part."""
+        self.inner.merge(out, lse.clone(), out2, lse2)
+
+
+class MergesOnce(Wrapped):
+    """Its merge."""
+
+    def wrap_dense(self, dense: DenseAttention) -> DenseAttention:
+        """Right for the last part."""
+        return KeepsFirstSum(self, dense)
+
+
+@mutant(
+    "merge_keeps_lse",
+    of="torch",
+    sentence="merge leaves lse as it was",
+    killed_by=("attention.parts.prefix_chunks", "attention.parts.merge"),
+    note="merge_base_two's other half: a merge that is wrong shows alone and in use",
+)
+def merge_keeps_lse(descriptor: AttentionDescriptor) -> AttentionDescriptor:
+    """Two parts are right, three are not."""
+    return wrapped(descriptor, MergesOnce)
+
+
 class TopLeftDense(WrappedDense):
     """The first query stands at the first key."""
 

@@ -12,8 +12,8 @@ def attend_row(q: Tensor, k: Tensor, v: Tensor, scale: float, dtype: torch.dtype
     The n queries are the last n of the m tokens, and each sees itself and all before it. Query head h
     reads KV head h // (q_heads // kv_heads).
     """
-    grouped = q.to(dtype).view(len(q), k.shape[1], -1, q.shape[2])
-    scores = torch.einsum("nkgd,mkd->kgnm", grouped, k.to(dtype)) * scale
+    heads = torch.arange(q.shape[1], device=q.device) // (q.shape[1] // k.shape[1])
+    scores = torch.einsum("nhd,mhd->hnm", q.to(dtype), k.to(dtype)[:, heads]) * scale
     later = torch.ones(len(q), len(k), dtype=torch.bool, device=q.device).triu(len(k) - len(q) + 1)
     weights = scores.masked_fill(later, float("-inf")).softmax(-1)
-    return torch.einsum("kgnm,mkd->nkgd", weights, v.to(dtype)).flatten(1, 2)
+    return torch.einsum("hnm,mhd->nhd", weights, v.to(dtype)[:, heads])

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, final
 
-from srtkit.spec.errors import EngineError
+from srtkit.spec.errors import SrtError, Unsupported
 from srtkit.spec.graph_runner import GraphRunner, Program
 from srtkit.spec.step_plan import StepKey
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+PART = "graph_runner:my-plugin"
 
 
 @final
@@ -22,16 +24,27 @@ class MyPluginRunner(GraphRunner):
     """Remembers which keys were prepared for which program, and runs those only."""
 
     def __init__(self) -> None:
-        self._prepared: dict[Program, frozenset[StepKey]] = {}
+        self._prepared: dict[Program, set[StepKey]] = {}
 
     def prepare(self, program: Program, keys: Sequence[StepKey]) -> None:
-        """Take the keys. To record: `program.before(key)`, then `program.body(key)` under capture."""
-        self._prepared[program] = frozenset(keys)
+        """Run every key once, largest first, and add it. To record, run the body under capture.
+
+        Raises `Unsupported` naming the key that fails; none of `keys` is added then.
+        """
+        for key in sorted(keys, key=lambda key: (key.tokens, key.rows), reverse=True):
+            try:
+                program.before(key)
+                program.body(key)
+            except SrtError:
+                raise
+            except Exception as error:  # a program may raise anything; the server falls back to another runner
+                raise Unsupported(PART, f"{key} cannot be prepared: {type(error).__name__}: {error}") from error
+        self._prepared.setdefault(program, set()).update(keys)
 
     def run(self, program: Program, key: StepKey) -> Mapping[str, Tensor]:
-        """Host work, then device work. Raises `EngineError` for a key that was not prepared."""
-        if key not in self._prepared.get(program, frozenset()):
-            raise EngineError("graph_runner:my-plugin", f"{key} was not prepared")
+        """Host work, then device work. Raises `Unsupported` for a key that was not prepared."""
+        if key not in self._prepared.get(program, ()):
+            raise Unsupported(PART, f"{key} was not prepared")
         program.before(key)
         return program.body(key)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from srtkit.spec.errors import EngineError
+from srtkit.spec.errors import Unsupported
 from srtkit.spec.facts import Limits
 from srtkit.spec.graph_runner import CaptureLevel, GraphRunner, GraphRunnerBuild, Program
 from srtkit.spec.step_plan import StepKey
@@ -24,11 +24,13 @@ class Doubling(Program):
     def __init__(self) -> None:
         self.given = torch.zeros(0)
         self.buffer = torch.zeros(16)
+        self.ran: list[int] = []
 
     def before(self, key: StepKey) -> None:
         self.buffer[: len(self.given)] = self.given
 
     def body(self, key: StepKey) -> Mapping[str, Tensor]:
+        self.ran.append(key.rows)
         return {"out": self.buffer[: key.rows] * 2}
 
     def cuts(self) -> frozenset[str]:
@@ -96,8 +98,27 @@ def test_outputs_of_the_step_before_stay_valid() -> None:
 def test_only_prepared_keys_run_also_after_close() -> None:
     runner, program, key = make(), Doubling(), StepKey(2, 2, 1)
     for _ in range(2):
-        with pytest.raises(EngineError, match="not prepared"):
+        with pytest.raises(Unsupported, match="not prepared"):
             runner.run(program, key)
         runner.prepare(program, [key])
         assert runner.run(program, key)["out"].tolist() == [0.0, 0.0]
         runner.close()
+
+
+def test_keys_are_prepared_largest_first_and_added() -> None:
+    runner, program = make(), Doubling()
+    small, large = StepKey(1, 1, 1), StepKey(8, 8, 1)
+    runner.prepare(program, [small, large])
+    runner.prepare(program, [StepKey(2, 2, 1)])
+    assert program.ran == [8, 1, 2]
+    assert runner.run(program, small)["out"].tolist() == [0.0]
+
+
+def test_a_key_that_fails_is_named_and_none_is_added() -> None:
+    runner, program = make(), Doubling()
+    program.given = torch.zeros(17)  # longer than the buffer
+    with pytest.raises(Unsupported, match="rows=4"):
+        runner.prepare(program, [StepKey(4, 4, 1)])
+    program.given = torch.zeros(0)
+    with pytest.raises(Unsupported, match="not prepared"):
+        runner.run(program, StepKey(4, 4, 1))

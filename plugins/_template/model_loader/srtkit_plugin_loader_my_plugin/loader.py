@@ -79,7 +79,8 @@ class MyPluginLoader(ModelLoader):
         if request.shape not in ((), info.shape):
             raise self._refusal(f"{request.name} has the shape {info.shape}, the model expects {request.shape}")
         dim = request.dim
-        if dim is not None and not (dim < len(info.shape) and 0 <= request.start < request.stop <= info.shape[dim]):
+        inside = dim is None or (0 <= dim < len(info.shape) and 0 <= request.start < request.stop <= info.shape[dim])
+        if not inside:
             span = f"[{request.start}, {request.stop}) of dimension {dim}"
             raise self._refusal(f"{request.name} of shape {info.shape} has no {span}")
 

@@ -84,6 +84,7 @@ def test_every_request_is_answered_once_with_its_slice(folder: Path) -> None:
         (WeightRequest("model.up.weight", shape=(6, 8)), r"expects \(6, 8\)"),
         (WeightRequest("model.up.weight", 0, 4, 9), r"no \[4, 9\)"),
         (WeightRequest("model.norm.weight", 1, 0, 1), "dimension 1"),
+        (WeightRequest("model.norm.weight", -1, 0, 1), "dimension -1"),
     ],
 )
 def test_a_request_that_does_not_fit_is_refused(folder: Path, request_: WeightRequest, cause: str) -> None:

@@ -20,7 +20,6 @@ from srtkit.spec.facts import DeviceFacts
 from srtkit.spec.platform import ArenaTag, Communicator, Event, GraphPrimitives, MemoryFigures, Platform, Stream
 
 PART = "platform:my-plugin"
-GIB = 1 << 30
 
 
 @final
@@ -116,7 +115,7 @@ class MyPluginPlatform(Platform):
         """Zeroed memory. Raises `OutOfMemory` for more than is free now."""
         wanted, free = prod(shape) * dtype.itemsize, self.memory(0).free
         if wanted > free:
-            cause = f"{tag} needs {wanted / GIB:.2f} GiB, {free / GIB:.2f} GiB are free"
+            cause = f"{tag} needs {wanted:,} bytes, {free:,} are free"
             raise OutOfMemory(PART, cause, "lower memory.fraction or memory.kv_gib")
         return torch.zeros(tuple(shape), dtype=dtype)
 

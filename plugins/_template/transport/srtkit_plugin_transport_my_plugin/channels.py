@@ -35,9 +35,11 @@ class Channel:
             self._changed.notify_all()
 
     def take(self, most: int | None, timeout: float | None) -> list[list[bytes]]:
-        """Up to `most` messages; waits for the first."""
+        """Up to `most` messages; waits for the first. Raises `TransportError` once the receiver has closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._messages or self._closed, timeout)
+            if self._closed:
+                raise TransportError(PART, f"the receiver of {self.name} was closed")
             count = len(self._messages) if most is None else min(most, len(self._messages))
             taken = [self._messages.popleft() for _ in range(count)]
             self._changed.notify_all()
@@ -98,26 +100,31 @@ class MyPluginTransport(Transport):
         self._bound = bound
         self._channels: dict[str, Channel] = {}
         self._received: set[str] = set()
+        self._closed = False
         self._lock = threading.Lock()
 
     def receiver(self, channel: str) -> Receiver:
-        """Open the receiving end. Raises `TransportError` the second time."""
+        """Open the receiving end. Raises `TransportError` the second time, and once the transport has closed."""
         with self._lock:
             if channel in self._received:
                 raise TransportError(PART, f"{channel} has a receiver already, and a channel has one")
+            receiver = MyPluginReceiver(self._channel(channel))
             self._received.add(channel)
-            return MyPluginReceiver(self._channel(channel))
+            return receiver
 
     def sender(self, channel: str) -> Sender:
-        """Open a sending end."""
+        """Open a sending end. Raises `TransportError` once the transport has closed."""
         with self._lock:
             return MyPluginSender(self._channel(channel))
 
     def close(self) -> None:
         """Close every channel."""
         with self._lock:
+            self._closed = True
             for channel in self._channels.values():
                 channel.close()
 
     def _channel(self, name: str) -> Channel:
+        if self._closed:
+            raise TransportError(PART, f"this transport was closed, so {name} cannot be opened")
         return self._channels.setdefault(name, Channel(name, self._bound))

@@ -108,6 +108,10 @@ def test_ends_are_opened_once_and_closed_for_good(transport: Transport) -> None:
         sender.send([b"late"])
     receiver.close()
     receiver.close()
-    transport.close()
+    with pytest.raises(TransportError, match="closed"):
+        receiver.receive(0)
     with pytest.raises(PeerGone):
         transport.sender("once").send([b"late"])
+    transport.close()
+    with pytest.raises(TransportError, match="was closed"):
+        transport.sender("other")

@@ -1,0 +1,3 @@
+"""Checks of platforms: what the descriptor says, memory, streams and events, graphs, and groups of one."""
+
+MODULES = ("declared", "objects", "memory", "order", "graphs")

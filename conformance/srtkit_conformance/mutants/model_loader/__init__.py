@@ -1,0 +1,3 @@
+"""Wrong model loaders, one fault each, and legal ones that work differently."""
+
+MODULES = ("reading", "sources", "legal")

@@ -1,0 +1,110 @@
+"""Wheels, with and without a compiler, from a copy of the source."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from srtkit_plugin_cpu_native import LIBRARY
+
+HERE = Path(__file__).parents[1]
+COMPILER = shutil.which(os.environ.get("CXX", "c++"))
+WARNING = "no C++ compiler found: cpu-native is installed without its kernels"
+TAG = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """The distribution as a checkout has it, without a compiled library."""
+    folder = tmp_path / "source" / "cpu_native"
+    shutil.copytree(HERE, folder, ignore=shutil.ignore_patterns("*.so", "*.so.new", "__pycache__"))
+    shutil.copy(HERE.parents[1] / ".gitignore", folder.parent)  # libraries are ignored unless they are artifacts
+    return folder
+
+
+def build(source: Path, what: str, **environment: str) -> tuple[Path, str]:
+    """The one file that comes out, and what was said."""
+    out = source.parents[1] / what
+    command = [sys.executable, "-m", "build", "--no-isolation", f"--{what}", "--outdir", str(out), str(source)]
+    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (made,) = out.iterdir()
+    return made, done.stdout + done.stderr
+
+
+def contents(wheel: Path) -> list[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return [name for name in archive.namelist() if ".dist-info/" not in name]
+
+
+def libraries(wheel: Path) -> list[str]:
+    return [name for name in contents(wheel) if not name.endswith((".py", "py.typed"))]
+
+
+def test_without_a_compiler_the_wheel_has_no_kernels_and_the_builder_is_told(source: Path) -> None:
+    wheel, said = build(source, "wheel", CXX="/nonexistent/c++")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    assert libraries(wheel) == []
+    assert WARNING in said
+
+
+def test_a_library_that_is_up_to_date_is_packed_as_it_is(source: Path) -> None:
+    """With a stand-in for the library: this is about the wheel."""
+    library = source / "srtkit_plugin_cpu_native" / "_kernels.so"
+    library.write_bytes(b"compiled")
+    wheel, said = build(source, "wheel", CXX="/nonexistent/c++")
+    assert wheel.name.endswith(f"-py3-none-{TAG}.whl"), "no Python in the tag: one wheel for all of them"
+    assert libraries(wheel) == ["srtkit_plugin_cpu_native/_kernels.so"]
+    assert WARNING not in said
+
+
+def test_a_library_older_than_its_source_is_not(source: Path) -> None:
+    library = source / "srtkit_plugin_cpu_native" / "_kernels.so"
+    library.write_bytes(b"compiled")
+    os.utime(library, (0, 0))
+    wheel, said = build(source, "wheel", CXX="/nonexistent/c++")
+    assert libraries(wheel) == []
+    assert WARNING in said
+
+
+def test_a_source_distribution_can_be_compiled_anywhere(source: Path) -> None:
+    (source / "srtkit_plugin_cpu_native" / "_kernels.so").write_bytes(b"compiled here")
+    archive, _ = build(source, "sdist")
+    with tarfile.open(archive) as files:
+        names = {name.partition("/")[2] for name in files.getnames()}
+    assert {f"src/{file.name}" for file in (HERE / "src").iterdir()} <= names
+    assert {"build_kernels.py", "hatch_build.py", "LICENSE", "README.md"} <= names
+    assert not any(name.endswith(".so") for name in names)
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+def test_where_there_is_a_compiler_there_are_kernels() -> None:
+    assert LIBRARY.exists(), "python plugins/cpu_native/build_kernels.py"
+
+
+@pytest.mark.full
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+def test_the_source_compiles_into_a_wheel_that_computes(source: Path) -> None:
+    wheel, _ = build(source, "wheel")
+    assert wheel.name.endswith(f"-py3-none-{TAG}.whl")
+    assert libraries(wheel) == ["srtkit_plugin_cpu_native/_kernels.so"]
+    unpacked = source.parent / "unpacked"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(unpacked)
+    code = (
+        "import torch, srtkit_plugin_cpu_native as p; from srtkit_plugin_cpu_native.provider import NativeOps\n"
+        f"assert p.__file__.startswith({str(unpacked)!r})\n"
+        "from srtkit.spec.facts import DeviceFacts; from srtkit.spec.ops import OpFacts\n"
+        "silu = NativeOps().bind(OpFacts('silu_mul', 'float32', DeviceFacts('cpu', '', '')))\n"
+        "assert abs(silu(torch.ones(1, 34)) - 0.7310586).max() < 1e-6"
+    )
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(unpacked)}, check=True)
