@@ -94,6 +94,20 @@ def test_quick_runs_named_killers_in_one_seed_and_judges_no_matrix(proof: Prove)
     assert [[*row.failed] for row in quick.rows] == [[GOOD[1]], [GOOD[2]], []]
 
 
+def test_quick_holds_variants_to_the_first_levels_and_references_to_all(
+    proof: Prove, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A variant that the whole self-test finds at fault for a check of level 2."""
+    late = replace(toy_checks.pages, level=2)
+    monkeypatch.setattr(toy_checks, "pages", late)
+    illegal = replace(toy_mutants.picky, killed_by=())
+    assert any("fails prefix_cache.toy_pages" in one for one in proof(illegal).faults)
+    assert proof(illegal, quick=True).faults == []
+    wrong = replace(late, body=toy_checks.shares.body)
+    monkeypatch.setattr(toy_checks, "pages", wrong)
+    assert any("fails prefix_cache.toy_pages" in one for one in proof(references=("radix",), quick=True).faults)
+
+
 def test_the_matrix_has_a_row_a_mutant_and_marks_the_named_killer(proof: Prove) -> None:
     page = kill_matrix([proof(*ALL)]).splitlines()
     assert "| mutant | toy_shares | toy_pages |" in page

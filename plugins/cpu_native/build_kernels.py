@@ -1,6 +1,6 @@
 """Compiles src/ into one shared library: every file once for each instruction set, chosen at run time.
 
-Needs a C++17 compiler with OpenMP (`CXX`, else c++); no torch and no Python headers. Knows nothing of wheels.
+Needs GCC 11 or newer (`CXX`, else c++); no torch and no Python headers. Knows nothing of wheels.
 `python build_kernels.py` builds into the package, where an editable install finds it.
 """
 
@@ -52,7 +52,7 @@ def build(cxx: str, library: Path = LIBRARY) -> None:
         objects = []
         for source, name, flags in [("isa.cpp", "isa", []), *jobs]:
             objects.append(f"{folder}/{name}.o")
-            command = [cxx, *FLAGS, *QUIET, *flags, f"-DISA={name}", "-c", str(HERE / "src" / source), "-o", objects[-1]]
+            command = [cxx, *FLAGS, *QUIET, *flags, f"-DISA={name}", "-c", f"{HERE}/src/{source}", "-o", objects[-1]]
             pending.append(pool.submit(subprocess.run, command, check=True))
         for one in pending:
             one.result()

@@ -9,4 +9,4 @@ from __future__ import annotations
 from pathlib import Path
 
 LIBRARY = Path(__file__).with_name("_kernels.so")
-NOT_BUILT = "its kernels were not compiled, since there was no C++ compiler when it was installed"
+NOT_BUILT = "its kernels were not compiled, since there was no GCC when it was installed"

@@ -72,7 +72,7 @@ def build(build: AttentionBuild) -> AttentionBackend:
 def srtkit_attention() -> AttentionDescriptor:
     """Offers `attention:cpu-native`. Raises `DeviceAbsent` without the library."""
     if not LIBRARY.exists():
-        raise DeviceAbsent(PART, NOT_BUILT, "install a wheel, or a compiler and then this distribution again")
+        raise DeviceAbsent(PART, NOT_BUILT, "install GCC and then this distribution again, or its wheel")
     return AttentionDescriptor(
         contract="1.0", options=Options, capabilities=capabilities, kv_layouts=kv_layouts, build=build
     )

@@ -123,7 +123,7 @@ class StepCut:
                 self._row(row, shared.get(row, 0), segments, partials.get(row, []))
 
     def _segments(self, n_query: Sequence[int]) -> int:
-        """In how many parts the stored tokens of pieces with so many queries are split, so that all threads are busy."""
+        """In how many parts the stored tokens of pieces with so many queries are split to keep all threads busy."""
         items = sum(-(-n // self.shape.block) for n in n_query) * self.shape.kv_heads
         return -(-ITEMS_PER_THREAD * self.shape.threads // items) if items else 1
 

@@ -34,7 +34,7 @@ def test_attention_is_an_absent_device_with_a_remedy() -> None:
         attention.srtkit_attention()
     assert absent.value.part == "attention:cpu-native"
     assert absent.value.cause == NOT_BUILT
-    assert "compiler" in absent.value.remedy
+    assert "install GCC" in absent.value.remedy
 
 
 @pytest.mark.usefixtures("not_built")

@@ -39,6 +39,7 @@ def test_so_it_does_without_looking_for_common_prefixes() -> None:
 
 
 @pytest.mark.full
+@pytest.mark.timeout(600)
 def test_everything_declared_works(kernels: library.Kernels) -> None:
     assert shortcomings("attention:cpu-native", level=2, share_prefixes=True) == []
 

@@ -17,7 +17,7 @@ from srtkit_plugin_cpu_native import LIBRARY
 
 HERE = Path(__file__).parents[1]
 COMPILER = shutil.which(os.environ.get("CXX", "c++"))
-WARNING = "no C++ compiler found: cpu-native is installed without its kernels"
+WARNING = "cpu-native is installed without its kernels"
 TAG = sysconfig.get_platform().replace("-", "_").replace(".", "_")
 
 
@@ -49,11 +49,17 @@ def libraries(wheel: Path) -> list[str]:
     return [name for name in contents(wheel) if not name.endswith((".py", "py.typed"))]
 
 
-def test_without_a_compiler_the_wheel_has_no_kernels_and_the_builder_is_told(source: Path) -> None:
-    wheel, said = build(source, "wheel", CXX="/nonexistent/c++")
+@pytest.mark.parametrize(
+    ("compiler", "why"), [("/nonexistent/c++", "no C++ compiler found"), ("false", "returned non-zero exit status 1")]
+)
+def test_without_a_compiler_that_can_the_wheel_has_no_kernels_and_says_so(
+    source: Path, compiler: str, why: str
+) -> None:
+    wheel, said = build(source, "wheel", CXX=compiler)
     assert wheel.name.endswith("-py3-none-any.whl")
     assert libraries(wheel) == []
     assert WARNING in said
+    assert why in said
 
 
 def test_a_library_that_is_up_to_date_is_packed_as_it_is(source: Path) -> None:

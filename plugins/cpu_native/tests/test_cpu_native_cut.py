@@ -103,7 +103,8 @@ def hints(draw: DrawFn, rows: list[tuple[int, int, int]], page: int, leading: in
 
 def met(step: Step, work: Work) -> dict[int, list[int]]:
     """Query token → slots that it meets, as the kernel reads a piece: abi.h."""
-    table, result = step.pages(), defaultdict(list)
+    table = step.pages()
+    result: dict[int, list[int]] = defaultdict(list)
     for token, n, row, begin, end, position, _, _ in work.pieces.tolist():
         for i in range(n):
             low, high = begin, end
@@ -117,7 +118,8 @@ def met(step: Step, work: Work) -> dict[int, list[int]]:
 
 def visible(step: Step) -> dict[int, list[int]]:
     """Query token → slots that it must meet, from the rows alone."""
-    table, result, token = step.pages(), {}, 0
+    table, token = step.pages(), 0
+    result: dict[int, list[int]] = {}
     for row, (stored, n, _) in enumerate(step.rows):
         for position in range(stored, stored + n):
             end = position + 1 if step.shape.causal else stored + n
