@@ -95,6 +95,18 @@ def test_the_text_loads_wires_and_names_every_plugin(site: Site, dev: Path, tmp_
     assert wire(written, found(site)) == wire(default, found(site))
 
 
+def test_of_alternatives_the_first_is_named_and_the_others_are_its_fallbacks(site: Site, dev: Path) -> None:
+    site.full_set()
+    order = "PARTS['defaults'] = lambda facts: PlatformDefaults({'attention': ('first', 'torch')})"
+    site.plugin("platform", "other", extra=order)
+    site.plugin("attention", "first")
+    text = initial_config("org/name", found(site), "other", dev)
+    assert tomllib.loads(text)["attention"] == {"use": "first", "fallback": ["torch"]}
+    written = load_settings(None, environ={}, base=tomllib.loads(text))
+    chosen = [plugin.part for plugin in wire(written, found(site))[0].plugins if plugin.offer.kind == "attention"]
+    assert chosen == ["attention:first", "attention:torch"]
+
+
 def test_the_text_shows_every_option_with_its_description(site: Site, dev: Path) -> None:
     site.full_set()
     text = initial_config("org/name", found(site), dev=dev)

@@ -67,10 +67,10 @@ def _lines(settings: Settings, loaded: LoadedPlugins) -> Iterator[str]:
     for name, field in Settings.model_fields.items():
         section: Any = field.annotation
         chosen: dict[str, object] = {"source": settings.model.source} if name == "model" else {}
-        plugins = loaded.all(name) if name in CONTRACTS else ()
-        if plugins:
-            names = [plugin.wired.offer.name for plugin in plugins]
-            chosen["use"] = names[0] if len(names) == 1 else names
+        if plugins := loaded.all(name) if name in CONTRACTS else ():
+            use, *more = (plugin.wired.offer.name for plugin in plugins)
+            several = {"use": use, "fallback": more} if name == "attention" else {"use": [use, *more]}
+            chosen |= several if more else {"use": use}
         yield f"\n[{name}]"
         yield from (line for line in option_lines(section, chosen) if not line.startswith("# options ="))
         for plugin in plugins:

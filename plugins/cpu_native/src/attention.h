@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <type_traits>
 
 #include "few.h"
@@ -213,13 +214,13 @@ void attend_typed(const Group& group, const Step& step, const Layer& layer, cons
     const int threads = std::max(1, std::min(group.threads, last_item - first_item));
 #pragma omp parallel num_threads(threads)
     {
-        static thread_local Scratch scratch;
+        static thread_local std::unique_ptr<Scratch> scratch(new Scratch);  // on first use: not every thread attends
 #pragma omp for schedule(dynamic, 1)
         for (int item = first_item; item < last_item; item++) {
             const Piece* after = std::upper_bound(step.pieces + first_piece, step.pieces + last_piece, item,
                                                   [](int value, const Piece& piece) { return value < piece.items; });
             const Piece& piece = after[-1];
-            attend_item(group, step, layer, piece, item - piece.items, q, q_token, out, lse, scratch);
+            attend_item(group, step, layer, piece, item - piece.items, q, q_token, out, lse, *scratch);
         }
         if (last_merge > first_merge) {
 #pragma omp for schedule(static)
