@@ -6,6 +6,7 @@
 #   make check        what CI runs: every gate, the suite, wheels in a fresh environment; <= 15 minutes
 #   make full         every matrix at full size; <= 60 minutes
 #   make selftest     prove the conformance suite: every wrong plugin is found, every legal one passes
+#   make certificates    certify our own plugins and write docs/conformance/
 #   make wheels       build every distribution into dist/ and check the metadata
 #   make docs         write the pages that are made from the source, check every link
 #   make new-plugin KIND=attention NAME=mychip [DEST=DIR]    start a plugin from a working skeleton
@@ -37,8 +38,8 @@ BASE := $(VENV)/.stamp-base
 ENV := $(VENV)/.stamp-dists
 
 .DELETE_ON_ERROR:
-.PHONY: serve env quick test check full lint types imports size no-cuda wheels core-alone serve-from-wheels stranger stranger-quick \
-        selftest selftest-quick bench docs docs-current new-plugin clean
+.PHONY: serve env quick test check full lint types imports size api no-cuda wheels core-alone serve-from-wheels stranger stranger-quick \
+        selftest selftest-quick certificates bench docs docs-current new-plugin clean
 
 serve: $(ENV)
 	$(VENV)/bin/srt serve --config configs/quickstart.toml $(ARGS)
@@ -67,10 +68,10 @@ quick: lint
 test: $(ENV)
 	$(PY) -m pytest -n $(WORKERS) --dist loadfile -m "not full" $(ARGS)
 
-check: lint types imports size docs-current no-cuda test selftest-quick core-alone stranger-quick
+check: lint types imports size api docs-current no-cuda test selftest-quick core-alone stranger-quick
 
 # The gates, then every test in both sizes; the result is written where it is committed from.
-full: lint types imports size docs-current no-cuda selftest core-alone stranger
+full: lint types imports size api docs-current no-cuda selftest certificates core-alone stranger
 	-$(PY) -m pytest -n $(WORKERS) --dist loadfile --junit-xml .cache/full.xml $(ARGS)
 	$(PY) -m tools.full_report .cache/full.xml
 
@@ -89,6 +90,10 @@ imports: $(ENV)
 size: $(ENV)
 	$(PY) -m tools.size
 
+# The contracts against their released snapshots; `python -m tools.release KIND` writes one.
+api: $(ENV)
+	$(PY) -m tools.api
+
 no-cuda: $(ENV)
 	$(PY) -m tools.no_cuda
 
@@ -103,14 +108,28 @@ docs-current: $(ENV)
 # --- conformance: the whole kill matrix in all seeds, and its sister for `check`: every mutant against its named
 # killer, every reference against all checks, in one seed. One thread: with so small tensors a second would wait.
 
-selftest selftest-quick: export OMP_NUM_THREADS := 1
+selftest selftest-quick certificates: export OMP_NUM_THREADS := 1
+
+# Transport first, since it waits more than it computes.
+KINDS := transport attention recurrent prefix_cache model_loader graph_runner platform ops models loading
+PROVE := $(VENV)/bin/srt conformance selftest
 
 selftest: $(ENV)
 	@mkdir -p .cache
-	$(VENV)/bin/srt conformance selftest --matrix .cache/kill-matrix.md $(ARGS)
+	@$(MAKE) --no-print-directory -j $(WORKERS) --output-sync=target $(KINDS:%=prove-%)
+
+prove-%:
+	$(PROVE) --kind $* --matrix .cache/kill-matrix-$*.md $(ARGS)
 
 selftest-quick: $(ENV)
-	$(VENV)/bin/srt conformance selftest --quick
+	@$(MAKE) --no-print-directory -j $(WORKERS) --output-sync=target $(KINDS:%=prove-quick-%)
+
+prove-quick-%:
+	@$(PROVE) --quick --kind $*
+
+# Every plugin of ours at its highest level; the reports are committed with it, and docs/conformance/ is made of them.
+certificates: $(ENV)
+	$(PY) -m tools.certify $(ARGS)
 
 # --- wheels
 

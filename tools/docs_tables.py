@@ -1,7 +1,7 @@
 """Writes docs/hooks.md and docs/contracts/ from the source of `srtkit.spec`: signatures and docstrings as they stand.
 
 Reads syntax trees and imports nothing of what it documents. `--check` writes nothing and fails if a page
-differs from the source. Knows Python and Markdown; no kind and no contract.
+differs from the source. Knows Python and Markdown; no kind and no contract. Other made pages are only listed here.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from textwrap import dedent
 
 from srtkit.spec.versions import CONTRACTS
+from tools import certificates, compatibility
 from tools.dists import ROOT
 
 SPEC = ROOT / "core" / "srtkit" / "spec"
@@ -124,7 +125,9 @@ def contents() -> str:
 def pages() -> dict[Path, str]:
     """Every generated page: path → content."""
     modules = {DOCS / "contracts" / f"{module}.md": page(Source.of(module)) for module in (*CONTRACTS, *SHARED)}
-    return {DOCS / "hooks.md": hooks(), DOCS / "contracts" / "README.md": contents(), **modules}
+    others = {"compatibility.md": compatibility.page(), "conformance/README.md": certificates.page()}
+    own = {"hooks.md": hooks(), "contracts/README.md": contents(), **others}
+    return {**{DOCS / name: text for name, text in own.items()}, **modules}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -15,6 +15,7 @@ from srtkit.spec.errors import ConfigError, PluginError
 from srtkit_conformance import show
 from srtkit_conformance.badge import badge
 from srtkit_conformance.catalogue import KINDS, LOADING, Suite, suite_for
+from srtkit_conformance.certificate import standing_of
 from srtkit_conformance.check import Check, SuiteError
 from srtkit_conformance.child import preload
 from srtkit_conformance.diff import differences
@@ -39,6 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
         "replay": _replay,
         "selftest": _selftest,
         "badge": _badge,
+        "certificate": _certificate,
         "diff": _diff,
     }[arguments.action]
     try:
@@ -59,9 +61,7 @@ def _ended(sentence: str, code: int) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    kind, colon, name = arguments.plugin.partition(":")
-    if not colon:
-        raise ConfigError("srt conformance run", f'"{kind}" is not of the form KIND:NAME', "see `srt plugins list`")
+    kind, name = _kind_and_name(arguments)
     suite = _suite(kind, KINDS)
     if arguments.level is None:
         arguments.level = _highest(suite)
@@ -71,6 +71,14 @@ def _run(arguments: argparse.Namespace) -> int:
     loads_only = arguments.level == 0 and not arguments.only
     subject = Subject(kind, name, platform, int(index or 0), arguments.seed, loads_only=loads_only)
     return _certify(subject, suite, arguments)
+
+
+def _kind_and_name(arguments: argparse.Namespace) -> tuple[str, str]:
+    kind, colon, name = arguments.plugin.partition(":")
+    if not colon:
+        part = f"srt conformance {arguments.action}"
+        raise ConfigError(part, f'"{kind}" is not of the form KIND:NAME', "see `srt plugins list`")
+    return kind, name
 
 
 def _certify(subject: Subject, suite: Suite, arguments: argparse.Namespace) -> int:
@@ -168,6 +176,12 @@ def _selftest(arguments: argparse.Namespace) -> int:
 def _badge(arguments: argparse.Namespace) -> int:
     print(json.dumps(badge(read_report(arguments.report)), indent=2))
     return MET
+
+
+def _certificate(arguments: argparse.Namespace) -> int:
+    found = standing_of(*_kind_and_name(arguments))
+    print(f"certificate   {found}")  # in line with what `srt plugins show` says above it
+    return MET if found.state == "valid" else FAILED
 
 
 def _diff(arguments: argparse.Namespace) -> int:

@@ -188,4 +188,5 @@ def _versions(kind: str) -> Versions:
     except importlib.metadata.PackageNotFoundError:
         torch = ""
     core = importlib.metadata.version("srtkit-core")
-    return Versions(core, CONTRACTS[kind].version, platform.python_version(), torch, platform.platform())
+    system = f"{platform.system()} {platform.machine()}"
+    return Versions(core, CONTRACTS[kind].version, platform.python_version(), torch, system)

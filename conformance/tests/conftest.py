@@ -48,6 +48,17 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 
 
 @pytest.fixture
+def package(tmp_path: Path, install: Install) -> Path:
+    """The folder of the toy plugin, installed as a package."""
+    install(LightPlugin())
+    site = tmp_path / "site"
+    folder = site / "srtkit_toy"
+    folder.mkdir()
+    (site / "srtkit_toy.py").rename(folder / "__init__.py")
+    return folder
+
+
+@pytest.fixture
 def srt() -> Srt:
     """`srt conformance` with the given arguments, in this process; returns the exit code."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import importlib
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ def test_every_error_class_has_its_row_and_every_row_its_class() -> None:
         exits.DISK_FULL: "disk full",
         exits.OTHER_OS_ERROR: "system",
         exits.INTERRUPTED: "Ctrl-C",
-        exits.TERMINATED: "SIGTERM",
+        128 + signal.SIGTERM: "SIGTERM",
     }
     assert codes.keys().isdisjoint(others)
     assert documented() == codes | others

@@ -71,7 +71,7 @@ def test_a_killed_server_takes_its_rank_along(start: Start, folders: Path) -> No
 
 @pytest.mark.parametrize(
     ("number", "code", "seconds"),
-    [(signal.SIGTERM, exits.TERMINATED, GRACE_SECONDS + 5), (signal.SIGINT, exits.INTERRUPTED, 5)],
+    [(signal.SIGTERM, 128 + signal.SIGTERM, GRACE_SECONDS + 5), (signal.SIGINT, exits.INTERRUPTED, 5)],
     ids=["SIGTERM", "Ctrl-C"],
 )
 def test_a_signal_ends_it_in_order_and_open_requests_with_it(

@@ -57,8 +57,7 @@ def _schema(arguments: argparse.Namespace) -> int:
         plan, _, _ = wire(load_settings(arguments.config), registry)
         offers = [plugin.offer for plugin in plan.plugins]
     else:
-        official = [kind for kind in OFFICIAL if kind != "cli"]
-        offers = [offer for kind in official for offer in registry.of(kind) if offer.name in OFFICIAL[kind]]
+        offers = [one for kind in OFFICIAL if kind != "cli" for one in registry.of(kind) if one.name in OFFICIAL[kind]]
     options: dict[str, dict[str, Any]] = {}
     for offer in offers:
         options.setdefault(offer.kind, {})[offer.name] = load(offer).options

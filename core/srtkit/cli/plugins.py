@@ -94,19 +94,21 @@ def _show(arguments: argparse.Namespace) -> int:
     kind, colon, name = arguments.plugin.partition(":")
     if not colon:
         raise ConfigError("srt plugins show", f'"{kind}" is not of the form KIND:NAME', "see `srt plugins list`")
-    offer = discover().find(kind, name)
+    registry = discover()
+    offer = registry.find(kind, name)
     descriptor = load(offer)
     rows = [
         ("distribution", f"{offer.distribution} {offer.version}"),
         ("entry point", f"{offer.group}: {offer.name} = {offer.value}"),
         ("contract", f"{descriptor.contract}; this core speaks {CONTRACTS[kind].version}"),
     ]
-    print(f"{offer.part}\n{table(rows)}\n")
+    print(f"{offer.part}\n{table(rows)}")
     if kind == "cli":
-        print(f"srt {name} --help")
+        print(f"\nsrt {name} --help")
         return 0
-    many = kind in ("graph_runner", "model_loader", "ops", "models")
-    print(f"[{kind}]\nuse = {json.dumps([offer.name] if many else offer.name)}")
+    for suite in (one for one in registry.of("cli") if one.name == "conformance"):
+        load(suite).run(argparse.Namespace(action="certificate", plugin=offer.part))
+    print(f"\n[{kind}]\nuse = {json.dumps(offer.name)}")
     if descriptor.options.model_fields:
         print("\n".join([f"[{kind}.options.{offer.name}]", *option_lines(descriptor.options)]))
     return 0

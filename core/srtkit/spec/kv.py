@@ -11,7 +11,7 @@ from typing import Literal
 
 from srtkit.spec.errors import Unsupported
 
-ITEM_BYTES = (
+ITEM_BYTES: dict[str, int] = (
     {"float64": 8, "float32": 4, "int32": 4, "bfloat16": 2, "float16": 2}
     | dict.fromkeys(("float8_e4m3fn", "float8_e4m3fnuz", "uint8", "int8"), 1)
 )  # fmt: skip

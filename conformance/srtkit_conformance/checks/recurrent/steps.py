@@ -239,6 +239,7 @@ def any_step(target: Target) -> Outcome:
         max_examples=EXAMPLES,
         deadline=None,
         database=None,
+        phases=(hypothesis.Phase.generate, *([] if target.mutant else [hypothesis.Phase.shrink])),
         suppress_health_check=list(hypothesis.HealthCheck),
         print_blob=False,
         report_multiple_bugs=False,

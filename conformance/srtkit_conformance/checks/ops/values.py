@@ -1,0 +1,158 @@
+"""Each operator against its formula in float64: every dtype and size that is taken, one row and more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from srtkit_conformance.check import Outcome, check, expect
+from srtkit_conformance.kits.ops.bench import Bench, check_results, opened
+from srtkit_conformance.kits.ops.cases import SIZES, Case, any_case
+from srtkit_conformance.kits.ops.gold import EPS, HEADS, Arguments, draw
+from srtkit_conformance.target import Target
+
+ROWS = (1, 2, 33)
+DRAWS = 12
+"""Cases of any size for each operator."""
+
+
+@dataclass(frozen=True)
+class Content:
+    """The size of what flows through a norm, and the norm's eps."""
+
+    gain: float = 1.0
+    eps: float = EPS
+
+
+PLAIN = (Content(),)
+NORMS = (Content(), Content(0.01, 0.5), Content(300.0))
+"""An eps that matters, and values whose squares are too large for float16."""
+
+
+def _values(target: Target, op: str, contents: Sequence[Content] = PLAIN) -> Outcome:
+    """Every case that is taken, bound once and called with every number of rows."""
+    worst = 0.0
+    with opened(target) as bench:
+        cases = bench.cases(op)
+        if not cases:
+            return bench.nothing([op])
+        for case in cases:
+            rng = target.rng(f"{op} {case.dtype} {case.sizes}")
+            bound = bench.bind(case)
+            for rows in ROWS:
+                for content in contents:
+                    given = draw(case, rows, rng, content.gain)
+                    worst = max(worst, bench.check(bound, case, given, content.eps))
+    return {"cases": len(cases), "worst": round(worst, 3)}
+
+
+@check(
+    "ops.rms_norm",
+    level=1,
+    clause="ops/1.0: rms_norm (x [T, H], weight [H], eps) -> [T, H]; float32 inside",
+    explain="Squares are summed in the dtype of x, eps is left out, added outside of the root, or kept from the first "
+    "call, or the tail of an odd size is lost.",
+)
+def rms_norm(target: Target) -> Outcome:
+    return _values(target, "rms_norm", NORMS)
+
+
+@check(
+    "ops.add_rms_norm",
+    level=1,
+    clause="ops/1.0: add_rms_norm (x, residual, weight, eps) -> [T, H]; residual += x, then rms_norm of it",
+    explain="The residual is not updated in place, or the norm is that of x or of the residual before.",
+)
+def add_rms_norm(target: Target) -> Outcome:
+    return _values(target, "add_rms_norm", NORMS)
+
+
+@check(
+    "ops.silu_mul",
+    level=1,
+    clause="ops/1.0: silu_mul (gate_up [T, 2 I]) -> [T, I]; silu(gate) * up",
+    explain="Gate and up are exchanged or taken alternately, or another activation is computed.",
+)
+def silu_mul(target: Target) -> Outcome:
+    return _values(target, "silu_mul", (Content(), Content(8.0)))
+
+
+@check(
+    "ops.rope",
+    level=1,
+    clause="ops/1.0: rope: the first R of D become x * cos + swap(x) * sin, where swap exchanges the halves",
+    explain="Neighbours are paired in place of halves, the halves are those of the head and not of R, or k is "
+    "forgotten.",
+)
+def rope(target: Target) -> Outcome:
+    return _values(target, "rope")
+
+
+def _laid_out(there: Arguments, form: str) -> tuple[Arguments, list[torch.Tensor]]:
+    """q and k as parts of wider memory, and the parts of it that are neither."""
+    q, k = there["q"], there["k"]
+    rest = torch.full_like(q[:, :1], 7.0)
+    if form == "apart":
+        wide_q, wide_k = torch.cat((q, rest), 1), torch.cat((rest, k, rest), 1)
+        q, k = wide_q[:, : HEADS[0]], wide_k[:, 1 : 1 + HEADS[1]]
+        around = [wide_q[:, HEADS[0] :], wide_k[:, :1], wide_k[:, 1 + HEADS[1] :]]
+    else:
+        order = (q, k, rest) if form == "q first" else (k, q, rest)
+        parts = torch.split(torch.cat(order, 1), [part.shape[1] for part in order], 1)
+        around = [parts[2]]
+        q, k = parts[:2] if form == "q first" else (parts[1], parts[0])
+    return {**there, "q": q, "k": k}, around
+
+
+@check(
+    "ops.rope_strided",
+    level=1,
+    clause="ops/1.0: rope: q and k may be strided in T; it mutates q and k",
+    explain="They are slices of a fused qkv: a copy made contiguous is rotated and dropped, the stride is taken for "
+    "heads * head size, or q and k are taken for neighbours where they are not.",
+)
+def rope_strided(target: Target) -> Outcome:
+    rng = target.rng("strides")
+    worst, count = 0.0, 0
+    with opened(target) as bench:
+        cases = bench.cases("rope")
+        if not cases:
+            return bench.nothing(["rope"])
+        for case in cases:
+            bound = bench.bind(case)
+            for form in ("q first", "k first", "apart"):
+                for rows in ROWS:
+                    given = draw(case, rows, rng)
+                    there, around = _laid_out(bench.there(given), form)
+                    worst = max(worst, check_results(bench.call(bound, case, there), case, given))
+                    kept = all(bool((one == 7.0).all()) for one in around)
+                    expect(kept, f"rope writes beside q and k, which stand {form}", observed=dict(case.sizes))
+                    count += 1
+    return {"calls": count, "worst": round(worst, 3)}
+
+
+@check(
+    "ops.any_size",
+    level=2,
+    clause="ops/1.0: the choice for each (op, layer) is made when the layer is built: facts passed accepts",
+    explain="A size that accepts took is computed wrongly: a tail that is no multiple of a vector or a tile, or a "
+    "size beyond a fixed buffer.",
+)
+def any_size(target: Target) -> Outcome:
+    rng = target.rng("any size")
+    worst, count = 0.0, 0
+    with opened(target) as bench:
+        for op in (one for one in SIZES if one in bench.descriptor.names):
+            for _ in range(DRAWS):
+                case = any_case(op, target.facts, rng)
+                given = draw(case, int(rng.integers(1, 20)), rng)
+                if bench.takes(case):
+                    worst, count = max(worst, _once(bench, case, given)), count + 1
+        return {"cases": count, "worst": round(worst, 3)} if count else bench.nothing()
+
+
+def _once(bench: Bench, case: Case, given: Arguments) -> float:
+    there = bench.there(given)
+    return bench.check(bench.ready(case, there), case, given, there=there)

@@ -1,0 +1,98 @@
+"""A small config for any architecture, in the usual Hugging Face keys, and its plans. Imports no torch.
+
+An architecture that wants other keys refuses it, and is then not run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from srtkit.spec.errors import Unsupported
+from srtkit.spec.facts import Shard
+from srtkit.spec.models import ModelPlan, ModelsDescriptor, PlanRequest
+from srtkit_conformance.check import Informational
+from srtkit_conformance.target import Target
+
+TINY: dict[str, Any] = {
+    "vocab_size": 61,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "hidden_act": "silu",
+    "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 100.0,
+    "tie_word_embeddings": False,
+}
+CHANGES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "tied": {"tie_word_embeddings": True},
+    "biased": {"attention_bias": True, "mlp_bias": True},
+    "windowed": {"sliding_window": 3, "use_sliding_window": True, "max_window_layers": 1},
+}
+"""What else a config may ask for. Where it is refused, that is no fault."""
+RUNS = frozenset({"window", "soft_cap"})
+"""Features of layers that the suite's own attention has."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """A config that the plugin serves."""
+
+    name: str
+    keys: Mapping[str, Any]
+
+    def request(self, dtype: str = "float32", shard: Shard = Shard()) -> PlanRequest:
+        """What `plan` is given; KV is stored in the dtype of the run."""
+        return PlanRequest(dict(self.keys), dtype, dtype, shard)
+
+
+def served(descriptor: ModelsDescriptor) -> Iterator[Config]:
+    """Configs of all architectures that `plan` does not refuse."""
+    for architecture in sorted(descriptor.architectures):
+        for name, change in CHANGES.items():
+            config = Config(f"{architecture} {name}", {**TINY, **change, "architectures": [architecture]})
+            if planned(descriptor, config.request()) is not None:
+                yield config
+
+
+def planned(descriptor: ModelsDescriptor, request: PlanRequest) -> ModelPlan | None:
+    """The plan, None where it is refused."""
+    try:
+        return descriptor.plan(request)
+    except Unsupported:
+        return None
+
+
+def runnable(target: Target) -> list[Config]:
+    """Served configs whose layers the suite can run."""
+    return [one for one in served(target.descriptor) if _runs(target.descriptor.plan(one.request()))]
+
+
+def first_runnable(target: Target) -> list[Config]:
+    """The first of each architecture."""
+    found = {one.keys["architectures"][0]: one for one in reversed(runnable(target))}
+    return list(found.values())
+
+
+def _runs(plan: ModelPlan) -> bool:
+    specs = plan.attention.values()
+    plain = all(spec.features <= RUNS and spec.causal for spec in specs)
+    return plain and not plan.recurrent and plan.position_axes == 1
+
+
+def nothing(target: Target) -> Informational:
+    """The outcome where no config is served, or none that can be run."""
+    names = ", ".join(sorted(target.descriptor.architectures))
+    return Informational(f"the suite has no small config that it serves and that can be run, of {names}")
+
+
+def plan_all(descriptor: ModelsDescriptor) -> None:
+    """Every plan, in a new process."""
+    for config in served(descriptor):
+        descriptor.plan(config.request())

@@ -1,0 +1,3 @@
+"""Wrong models, one fault each, and legal ones that work differently."""
+
+MODULES = ("planning", "filling", "running", "legal")

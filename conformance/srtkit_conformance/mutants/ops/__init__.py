@@ -1,0 +1,3 @@
+"""Wrong operators, one fault each, and legal ones that work differently."""
+
+MODULES = ("declared", "values", "weights", "calls", "legal")
