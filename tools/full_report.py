@@ -1,6 +1,7 @@
 """Writes docs/conformance/full.json from the JUnit files of `make full`: what ran, what it ran on, how it ended.
 
-Usage: python -m tools.full_report RESULTS.xml … Counts tests by folder; a failure makes the exit code 1.
+Usage: python -m tools.full_report RESULTS.xml … Counts tests by folder; a failure makes the exit code 1. A test that
+is in a later file, too, counts with that result, and is listed under "repeated" with its first one.
 """
 
 from __future__ import annotations
@@ -48,7 +49,15 @@ def summarise(cases: Iterable[ElementTree.Element]) -> dict[str, Any]:
 
 def main() -> int:
     """Write the report."""
-    cases = [case for path in sys.argv[1:] for case in ElementTree.parse(path).iter("testcase")]
+    by_name: dict[tuple[str | None, str | None], ElementTree.Element] = {}
+    repeated = []
+    for path in sys.argv[1:]:
+        for case in ElementTree.parse(path).iter("testcase"):
+            name = case.get("classname"), case.get("name")
+            if path != sys.argv[1] and name in by_name:
+                repeated.append({"test": f"{name[0]}::{name[1]}", "first": outcome(by_name[name])})
+            by_name[name] = case
+    cases = list(by_name.values())
     versions = {dist.metadata["Name"].lower(): dist.version for dist in distributions()}
     report = {
         "date": time.strftime("%Y-%m-%d"),
@@ -58,6 +67,7 @@ def main() -> int:
         "versions": {name: versions.get(name, "absent") for name in NOTED},
         "tests": len(cases),
         **summarise(cases),
+        "repeated": repeated,
     }
     TARGET.parent.mkdir(parents=True, exist_ok=True)
     TARGET.write_text(json.dumps(report, indent=1) + "\n")

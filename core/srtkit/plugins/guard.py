@@ -30,14 +30,14 @@ def guard(part: str) -> Iterator[None]:
 def _members() -> dict[str, object]:
     """Dotted name → object of everything that must stay what it is."""
     found: dict[str, object] = {}
-    for name, module in list(sys.modules.items()):
+    for name, module in sys.modules.copy().items():  # other threads import meanwhile
         if name.partition(".")[0] == "srtkit" or name in _TORCH:
             _collect(found, name, vars(module))
     return found
 
 
 def _collect(found: dict[str, object], prefix: str, space: Mapping[str, object]) -> None:
-    for name, value in list(space.items()):
+    for name, value in dict(space).items():
         if isinstance(value, _MEMBERS):
             found[f"{prefix}.{name}"] = value
             if isinstance(value, type) and value.__module__ == prefix:
