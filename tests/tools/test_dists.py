@@ -20,7 +20,7 @@ def test_every_project_file_is_a_known_distribution() -> None:
     files = {
         path
         for path in dists.ROOT.rglob("pyproject.toml")
-        if not any(part.startswith((".", "_")) for part in path.relative_to(dists.ROOT).parts)
+        if not any(part.startswith((".", "_")) or part == "frozen" for part in path.relative_to(dists.ROOT).parts)
     }
     assert files - {dists.ROOT / "pyproject.toml"} == {dist.folder / "pyproject.toml" for dist in ALL}
 
