@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from srtkit_plugin_cpu_native import LIBRARY
+
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.toml"
 
 EXPLAIN = """
@@ -24,7 +26,8 @@ def test_the_quickstart_is_explained_before_any_weight_is_read() -> None:
     command = [sys.executable, "-c", EXPLAIN, str(QUICKSTART)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    for words in ("attention:torch", "prefix_cache:radix", "model_loader:gguf", "KV pages", "wiring plan"):
+    chosen = "attention:cpu-native" if LIBRARY.exists() else "attention:torch"
+    for words in (f"page 16, {chosen}\n", "prefix_cache:radix", "model_loader:gguf", "KV pages", "wiring plan"):
         assert words in done.stdout
 
 

@@ -26,10 +26,13 @@ from srtkit.spec.errors import (
     SrtError,
     Unsupported,
 )
+from srtkit_plugin_cpu_native import LIBRARY
 from tests.live_server import tiny
 from tests.plugins.toys import Site
 
 Fail = Callable[..., tuple[int, str]]
+NATIVE = LIBRARY.exists()
+"""Whether the platform's first choice is here: where there is no compiler it is not."""
 
 
 @pytest.fixture
@@ -73,6 +76,9 @@ def serve(
         (["attention.use=unimportable"], PluginBroken, ["attention:unimportable", "no instrument found"]),
         (["transport.use=inproc"], Unsupported, ["transport:inproc", "all ends must be in one process", "zmq"]),
         (["parallel.tensor=2"], Unsupported, ["parallel.tensor"]),
+        (["attention.use=torch", "attention.decode=coarse"], Unsupported, ["attention.decode", "does not do it yet"]),
+        (["attention.use=torch", "attention.draft=torch"], Unsupported, ["attention.draft", "does not do it yet"]),
+        (["attention.use=torch", "attention.shadow=torch"], Unsupported, ["attention.shadow", "does not do it yet"]),
         (["attention.use=coarse", "memory.page_size=16"], Unsupported, ["16 suits both attention:coarse (64)"]),
         (["memory.kv_gib=0.0000001"], OutOfMemory, ["memory plan", "2 KV pages", "change memory.fraction"]),
         (["model.source=/nowhere/model"], LoaderError, ["/nowhere/model", "no such file or folder"]),
@@ -86,6 +92,26 @@ def test_settings(serve: Fail, sets: list[str], error: type[SrtError], words: li
     for word in words:
         assert word in said
     assert code == error.exit_code
+
+
+REFUSED = "attention falls back to torch: memory.page_size 16 suits both attention:coarse (64)"
+
+
+def test_a_fallback_that_serves_because_the_named_one_does_not_fit_is_reported(
+    config: Path, site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Loading both succeeds: the choice falls when the model is known. A platform's own order is no promise."""
+    monkeypatch.syspath_prepend(site.path)
+    words = ["--config", str(config), "--set", "memory.page_size=16"]
+    named = ["--set", "attention.use=coarse", "--set", 'attention.fallback=["torch"]']
+    assert main(["explain", *words, *named]) == 0
+    said = capsys.readouterr().out
+    assert f"  degraded: {REFUSED}" in said
+    assert "page 16, attention:torch\n" in said
+    assert main(["explain", "--config", str(config), "--set", "model.dtype=float16"]) == 0
+    said = capsys.readouterr().out
+    assert "degraded" not in said
+    assert (", attention:torch\n" in said) and ("passed over: attention falls back to torch" in said) == NATIVE
 
 
 def test_the_line_of_a_mistake_in_a_file(serve: Fail, model: Path, tmp_path: Path) -> None:

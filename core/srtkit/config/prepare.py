@@ -4,7 +4,7 @@ The parent prepares; a rank gets `RankSpec`, the same facts as data, and arrives
 """
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from srtkit.plugins.registry import discover
 from srtkit.plugins.wiring import wire
 from srtkit.spec.errors import LoaderError
 from srtkit.spec.facts import DeviceFacts
-from srtkit.spec.model_loader import ModelDescription, ModelLoaderDescriptor
+from srtkit.spec.model_loader import ModelDescription
 from srtkit.spec.platform import PlatformDefaults
 
 
@@ -66,7 +66,9 @@ def prepare(settings: Settings, *, assume: str | None = None) -> Run:
         config = resolve(settings, loaded, facts, defaults, description.config)
     except (AttributeError, LookupError, TypeError, ValueError) as error:  # a descriptor's function failed
         raise blame(error, wiring, STARTING) from error
-    return Run(settings, wiring, loaded, facts, defaults, path, description, config)
+    # A platform's order is a preference, a file's a promise: only to pass over what the file names degrades.
+    degraded = (*wiring.degraded, *(config.passed_over if settings.attention.use else ()))
+    return Run(settings, replace(wiring, degraded=degraded), loaded, facts, defaults, path, description, config)
 
 
 def rank_environment(defaults: PlatformDefaults) -> dict[str, str]:
@@ -84,8 +86,7 @@ def restore(spec: RankSpec) -> tuple[Settings, LoadedPlugins, EngineConfig]:
 def choose_loader(loaded: LoadedPlugins, path: Path) -> LoadedPlugin:
     """The first named loader that reads the source's form. Raises `LoaderError` naming those asked."""
     for plugin in loaded.all("model_loader"):
-        descriptor: ModelLoaderDescriptor = plugin.descriptor
-        if descriptor.accepts(path):
+        if plugin.descriptor.accepts(path):
             return plugin
     asked = ", ".join(plugin.wired.part for plugin in loaded.all("model_loader"))
     raise LoaderError(str(path), f"no loader reads this form (asked: {asked})", "name one under [model_loader] use")
@@ -101,6 +102,7 @@ def explain(settings: Settings, assume: str | None = None) -> str:
         origin = f"{plugin.offer.distribution} {plugin.offer.version}"
         lines.append(f"  {plugin.id:<28} {origin}  contract {plugin.contract}")
     lines += [f"  degraded: {sentence}" for sentence in run.wiring.degraded]
+    lines += [f"  passed over: {sentence}" for sentence in config.passed_over if sentence not in run.wiring.degraded]
     lines += ["", f"model       {model.architecture}, {model.dtype}, context {limits.max_context:,} tokens"]
     for choice in config.groups:
         group, layout = choice.group, choice.layout

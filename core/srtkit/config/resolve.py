@@ -42,7 +42,9 @@ class RunnerChoice:
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """All an engine needs to be built, decided."""
+    """All an engine needs to be built, decided. `passed_over`: why attention plugins named before the chosen one do
+    not serve this model, a sentence each.
+    """
 
     model: ModelPlan
     config: Mapping[str, Any]
@@ -52,6 +54,7 @@ class EngineConfig:
     limits: Limits
     memory: MemoryPlan
     shares: bool
+    passed_over: tuple[str, ...]
 
     def fit(self, wanted: StepKey) -> StepKey:
         """The key a step runs at: the first runner that has one; eager, the last, takes any."""
@@ -111,14 +114,17 @@ def resolve(
         RunnerChoice(plugin, tuple(plugin.descriptor.keys(limits, can.capture, plugin.options)))
         for plugin in loaded.all("graph_runner")
     )
-    return EngineConfig(plan, config, models, groups, runners, limits, memory, bool(cache_can.shares))
+    passed_over = tuple(f"attention falls back to {backend.wired.offer.name}: {r.part} {r.cause}" for r in refusals)
+    return EngineConfig(plan, config, models, groups, runners, limits, memory, bool(cache_can.shares), passed_over)
 
 
 def _refuse_what_is_not_built(settings: Settings) -> None:
     given = settings.model_dump(include={"parallel": True, "server": {"workers"}, "attention": set(ATTENTION_ROLES)})
     asked = {f"{table}.{key}": value for table, content in given.items() for key, value in content.items()}
-    for option in (option for option, value in asked.items() if value not in (None, 1, settings.attention.use)):
-        raise Unsupported(option, "this version does not do it yet", "remove the line from the file")
+    for option, value in asked.items():
+        same = None if option in ("attention.draft", "attention.shadow") else settings.attention.use
+        if value not in (None, 1, same):
+            raise Unsupported(option, "this version does not do it yet", "remove the line from the file")
 
 
 def _plan_model(loaded: LoadedPlugins, request: PlanRequest) -> tuple[LoadedPlugin, ModelPlan]:

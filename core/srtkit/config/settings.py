@@ -102,7 +102,7 @@ class AttentionSection(OnePlugin):
     shadow: str | None = None
     """Reference that every result is compared with; slow."""
     fallback: Names = ()
-    """Backends to try when `use` cannot be loaded; the server then says that it is degraded."""
+    """Backends to try when `use` cannot be loaded or does not cover the model; the server says it is degraded."""
 
     @check(mode="after")
     def _contradictions(self) -> Self:

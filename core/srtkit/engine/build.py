@@ -91,7 +91,9 @@ def build_engine(
     program = TargetProgram(model, groups, n_layers)
     runners, eager = _graph_runners(config, platform, program)
     runner = ModelRunner(platform, device, config.limits, program, runners, eager)
-    _warm_up(runner, config)
+    tokens = min(WARM_UP_TOKENS, config.limits.max_tokens, config.limits.page_size)
+    for key in (StepKey(1, tokens, 0), StepKey(1, 1, 1)):
+        runner.warm_up(key)
     cache_plugin = loaded.one("prefix_cache")
     cache = cache_plugin.descriptor.build(PrefixCacheBuild(config.limits.page_size, (FULL,), cache_plugin.options))
     limits = SchedulerLimits(
@@ -162,9 +164,3 @@ def _graph_runners(
     if eager is None:
         raise Unsupported("graph_runner", "no runner takes steps of any shape", 'end the list with "eager"')
     return runners, eager
-
-
-def _warm_up(runner: ModelRunner, config: EngineConfig) -> None:
-    tokens = min(WARM_UP_TOKENS, config.limits.max_tokens, config.limits.page_size)
-    for key in (StepKey(1, tokens, 0), StepKey(1, 1, 1)):
-        runner.warm_up(key)

@@ -60,8 +60,7 @@ class EngineLoop:
             self._idle = False
         plan = self.scheduler.plan()
         if plan.rows:
-            handle = self._runner.forward(plan)
-            self._in_flight.append(handle)
+            self._in_flight.append(self._runner.forward(plan))
         while self._in_flight and (len(self._in_flight) > self._depth or not plan.rows):
             handle = self._in_flight.popleft()
             self._send(self.scheduler.commit(handle.plan, self._runner.collect(handle)))

@@ -161,7 +161,6 @@ def server_info(run: Run, ready: dict[str, Any]) -> dict[str, Any]:
         "model": {"architecture": run.config.model.architecture, "dtype": run.config.model.dtype},
         "max_context": run.config.limits.max_context,
         "wiring": {"digest": run.wiring.digest, "plugins": plugins},
-        "degraded": list(run.wiring.degraded),
         "memory": ready,
     }
 

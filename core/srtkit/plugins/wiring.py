@@ -99,8 +99,7 @@ class _Wirer:
         if kind == "graph_runner" and "eager" not in map(normal_name, names):
             names.append("eager")  # the last resort of every step
         if by == "platform":  # an order of preference: what is not installed is no loss
-            here = {offer.name for offer in self.registry.of(kind)}
-            names = [name for name in names if normal_name(name) in here] or names
+            names = [n for n in names if any(one.name == normal_name(n) for one in self.registry.of(kind))] or names
         self.trace.append(TraceEvent("choose", kind, f"{', '.join(names) or 'none'} (by {by})"))
         roles = self.settings.attention.model_dump(include=set(ATTENTION_ROLES)) if kind == "attention" else {}
         return [*(("use", name) for name in names), *((role, name) for role, name in roles.items() if name is not None)]

@@ -29,16 +29,16 @@ from srtkit_plugin_cpu_native.attention import PART, Options, capabilities
 from srtkit_plugin_cpu_native.cut import Shape, StepCut, Work
 
 QUERIES = 96
-"""Query vectors of a work item: enough to pay for widening its keys, few enough for the first-level cache."""
+"""Query vectors of a work item (MAX_QUERIES in chunk.h): enough to pay for packing its keys."""
 ROWS = {Rows.ALL: 0, Rows.LEADING: 1, Rows.REST: 2}
 
 
 class NativePlan(AttentionPlan):
     """The workspace, and the step that `fill` put in: its C structure and the arrays that it points to."""
 
-    def __init__(self, partials: Tensor, tokens: int) -> None:
+    def __init__(self, partials: Tensor, shape: Shape) -> None:
         self.partials = partials
-        self.capacity = tokens
+        self.shape = shape
         self.step = library.Step()
         self.address = ctypes.addressof(self.step)
         self.work: Work | None = None
@@ -99,9 +99,10 @@ class NativeAttention(AttentionBackend):
 
     def new_plan(self, limits: Limits) -> NativePlan:
         """A workspace for the partial results of the largest step. Raises `OutOfMemory`."""
+        spec, group = self._spec, self._group
         tokens = 3 * max(limits.max_tokens, limits.max_rows)
-        shape = (tokens, self._spec.q_heads, self._spec.head_dim + 2)
-        return NativePlan(self._platform.allocate("workspace", shape, torch.float32), tokens)
+        partials = self._platform.allocate("workspace", (tokens, spec.q_heads, spec.head_dim + 2), torch.float32)
+        return NativePlan(partials, Shape(spec.kv_heads, group.block, spec.window, spec.causal, group.threads, tokens))
 
     def fill(self, plan: AttentionPlan, batch: Batch, view: GroupView) -> None:
         """Cut the step. Raises `Unsupported` for any batch feature, and for lengths that are not exact."""
@@ -110,9 +111,7 @@ class NativeAttention(AttentionBackend):
             raise Unsupported(PART, f"does not understand the feature {', '.join(sorted(batch.features))}")
         if not batch.exact:
             raise Unsupported(PART, "needs exact lengths on the host", "run with scheduler.depth = 0")
-        spec, group = self._spec, self._group
-        shape = Shape(spec.kv_heads, group.block, spec.window, spec.causal, group.threads, plan.capacity)
-        cut = StepCut(batch.host_q, batch.host_context, view.host_pages, view.page_tokens, shape)
+        cut = StepCut(batch.host_q, batch.host_context, view.host_pages, view.page_tokens, plan.shape)
         plan.work = work = cut.work(batch.leading, self._options.share_prefixes, batch.groups)
         plan.view = view
         step = plan.step

@@ -60,10 +60,6 @@ class Layer(Structure):
     ]
 
 
-class _Kernels(Structure):
-    _fields_ = [(name, c_void_p) for name in ("store", "attend", "rms_norm", "silu_mul", "rope", "linear")]
-
-
 _P, _I, _L = c_void_p, c_int32, c_int64
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "store": (_P, _P, _P, _P, _P, _L, _L),
@@ -73,6 +69,11 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "rope": (_I, _P, _L, _P, _P, _L, _L, _L, _L, _I),
     "linear": (_P, _L, _P, _P, _P, _L, _L, _L, _I),
 }
+"""`struct Kernels`, in its order."""
+
+
+class _Kernels(Structure):
+    _fields_ = [(name, c_void_p) for name in _SIGNATURES]
 
 
 @dataclass(frozen=True)

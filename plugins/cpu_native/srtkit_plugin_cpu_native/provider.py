@@ -5,7 +5,10 @@ A call costs about 2 µs of Python; so arguments that do not change are bound wh
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from srtkit.spec.errors import DeviceAbsent
@@ -35,42 +38,32 @@ class NativeOps(OpsProvider):
         return make(kernels, library.DTYPES[facts.dtype], self._threads)
 
 
-def _rms_norm(kernels: library.Kernels, dtype: int, threads: int) -> Op:
+def _norm(kernels: library.Kernels, dtype: int, threads: int) -> Callable[..., Tensor]:
     call = kernels.rms_norm
 
-    def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """x [T, H] → [T, H], rounded once."""
+    def norm(x: Tensor, residual: int | None, weight: Tensor, eps: float) -> Tensor:
+        """x [T, H] → [T, H], rounded once; `residual` is the address of what x is added to first, or None."""
         x = x if x.stride(1) == 1 else x.contiguous()
         rows, size = x.shape
         out = torch.empty(rows, size, dtype=x.dtype)
-        call(dtype, x.data_ptr(), x.stride(0), None, weight.data_ptr(), out.data_ptr(), rows, size, eps, threads)
+        call(dtype, x.data_ptr(), x.stride(0), residual, weight.data_ptr(), out.data_ptr(), rows, size, eps, threads)
         return out
 
-    return rms_norm
+    return norm
+
+
+def _rms_norm(kernels: library.Kernels, dtype: int, threads: int) -> Op:
+    norm = _norm(kernels, dtype, threads)
+    return lambda x, weight, eps: norm(x, None, weight, eps)
 
 
 def _add_rms_norm(kernels: library.Kernels, dtype: int, threads: int) -> Op:
-    call = kernels.rms_norm
+    norm = _norm(kernels, dtype, threads)
 
     def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
         """`residual` [T, H] += x, then the norm of it."""
         assert residual.is_contiguous(), "a residual is dense"
-        x = x if x.stride(1) == 1 else x.contiguous()
-        rows, size = x.shape
-        out = torch.empty(rows, size, dtype=x.dtype)
-        call(
-            dtype,
-            x.data_ptr(),
-            x.stride(0),
-            residual.data_ptr(),
-            weight.data_ptr(),
-            out.data_ptr(),
-            rows,
-            size,
-            eps,
-            threads,
-        )
-        return out
+        return norm(x, residual.data_ptr(), weight, eps)
 
     return add_rms_norm
 
@@ -121,12 +114,8 @@ class PackedLinear(WeightOp):
     def pack(self, weight: Tensor, bias: Tensor | None) -> None:
         """weight [out, in], in a multiple of 32."""
         out_size, in_size = self._sizes = (weight.shape[0], weight.shape[1])
-        panels = -(-out_size // COLUMNS)
-        self._packed = torch.zeros(panels, in_size // 2, COLUMNS, 2, dtype=torch.bfloat16)
-        full = out_size // COLUMNS * COLUMNS
-        for begin, end in ((0, full), (full, out_size)):
-            part = weight[begin:end].reshape(-1, min(COLUMNS, max(1, end - begin)), in_size // 2, 2).transpose(1, 2)
-            self._packed[begin // COLUMNS : -(-end // COLUMNS), :, : part.shape[2]] = part
+        padded = F.pad(weight, (0, 0, 0, -out_size % COLUMNS))
+        self._packed = padded.reshape(-1, COLUMNS, in_size // 2, 2).transpose(1, 2).contiguous()
         self._bias = bias
         self._arguments = (self._packed.data_ptr(), None if bias is None else bias.data_ptr())
 
