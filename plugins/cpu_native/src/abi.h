@@ -62,7 +62,8 @@ struct Kernels {
     void (*silu_mul)(int32_t dtype, const void* gate_up, void* out, int64_t rows, int64_t size, int32_t threads);
     void (*rope)(int32_t dtype, void* x, int64_t x_row, const void* cos, const void* sin, int64_t rows, int64_t heads,
                  int64_t head_dim, int64_t rotary, int32_t threads);
-    // Null without bfloat16 instructions.
-    void (*linear)(const void* x, int64_t x_row, const void* packed, const void* bias, void* out, int64_t rows,
-                   int64_t in, int64_t out_size, int32_t threads);
+    // Null without bfloat16 instructions. `steps`: what keep_steps (steps.h) made of the packed weight, or null.
+    void (*linear)(const void* x, int64_t x_row, const void* packed, const void* steps, const void* bias, void* out,
+                   int64_t rows, int64_t in, int64_t out_size, int32_t threads);
+    void (*keep_steps)(const void* packed, int64_t blocks, void* to, int32_t* kept, int32_t threads);
 };

@@ -5,7 +5,7 @@
 
 extern const Kernels ISA;
 #ifdef __AVX512BF16__
-const Kernels ISA = {store_entries, attend, rms_norm, silu_mul, rope, linear};
+const Kernels ISA = {store_entries, attend, rms_norm, silu_mul, rope, linear, keep_steps};
 #else
-const Kernels ISA = {store_entries, attend, rms_norm, silu_mul, rope, nullptr};
+const Kernels ISA = {store_entries, attend, rms_norm, silu_mul, rope, nullptr, nullptr};
 #endif

@@ -2,22 +2,17 @@
 //
 // The weight is packed as [out / 16][in / 2][16][2]: a line of 64 bytes holds two neighbouring inputs of 16
 // outputs. That is the operand of vdpbf16ps, and 16 lines of it are the B tile of AMX, so that one form
-// serves one row (memory is the limit) and a thousand (arithmetic is).
+// serves one row (memory is the limit) and a thousand (arithmetic is). Where few bits say the same (steps.h),
+// they serve few rows.
 #pragma once
 
-#include <omp.h>
-
-#include <algorithm>
-
-#include "pairs.h"
+#include "steps.h"
 
 #ifdef __AVX512BF16__
 
 namespace {
 
-constexpr int COLUMNS = 16;
-constexpr int LINE = 2 * COLUMNS;  // elements of one line
-constexpr int TALL = 12;           // rows that vdpbf16ps takes at once: 12 x 2 accumulators fit the registers
+constexpr int TALL = 12;  // rows that vdpbf16ps takes at once: 12 x 2 accumulators fit the registers
 
 INLINE __m512 pair(const bf16* x) {  // inputs i and i + 1 of one row, to all lanes
     int32_t both;
@@ -143,15 +138,26 @@ INLINE void panel_tiles(const bf16* x, int64_t x_row, const bf16* packed, const 
 }
 #endif
 
-void linear(const void* x_, int64_t x_row, const void* packed_, const void* bias_, void* out_, int64_t rows, int64_t in,
-            int64_t out_size, int32_t threads) {
+void linear(const void* x_, int64_t x_row, const void* packed_, const void* steps_, const void* bias_, void* out_, int64_t rows,
+            int64_t in, int64_t out_size, int32_t threads) {
     const bf16 *x = (const bf16*)x_, *packed = (const bf16*)packed_, *bias = (const bf16*)bias_;
+    const Steps* steps = (const Steps*)steps_;
     bf16* out = (bf16*)out_;
     const int64_t panels = (out_size + COLUMNS - 1) / COLUMNS, pairs = (panels + 1) / 2;
 #pragma omp parallel num_threads(threads)
     {
         const int me = omp_get_thread_num(), all = omp_get_num_threads();
         const int64_t first = pairs * me / all * 2, last = std::min(panels, pairs * (me + 1) / all * 2);
+        if (steps && rows > 0 && rows <= MOST_ROWS) {
+            V results[MOST_ROWS];
+            for (int64_t p = first; p < last; p++) {
+                const Steps* panel = steps + p * (in / INPUTS);
+                rows == 1 ? few_rows<1, 16>(x, x_row, panel, in / INPUTS, results) : few_rows<2, 8>(x, x_row, panel, in / INPUTS, results);
+                for (int64_t n = 0; n < rows; n++)
+                    write(out + n * out_size + p * COLUMNS, (__m512)results[n], bias ? bias + p * COLUMNS : nullptr,
+                          int(std::min<int64_t>(COLUMNS, out_size - p * COLUMNS)));
+            }
+        } else
 #ifdef __AMX_BF16__
         if (rows >= AMX_ROWS) {
             panel_tiles(x, x_row, packed, bias, out, rows, in, out_size, first, last);

@@ -67,7 +67,8 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "rms_norm": (_I, _P, _L, _P, _P, _P, _L, _L, c_float, _I),
     "silu_mul": (_I, _P, _P, _L, _L, _I),
     "rope": (_I, _P, _L, _P, _P, _L, _L, _L, _L, _I),
-    "linear": (_P, _L, _P, _P, _P, _L, _L, _L, _I),
+    "linear": (_P, _L, _P, _P, _P, _P, _L, _L, _L, _I),
+    "keep_steps": (_P, _L, _P, _P, _I),
 }
 """`struct Kernels`, in its order."""
 
@@ -80,7 +81,7 @@ class _Kernels(Structure):
 class Kernels:
     """The C functions for this processor. Calls release the interpreter's lock.
 
-    `name` is the instruction set; `linear` is None where the processor has no bfloat16 instructions.
+    `name` is the instruction set; `linear` and `keep_steps` are None where the processor has no bfloat16 instructions.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Kernels:
     silu_mul: Any
     rope: Any
     linear: Any
+    keep_steps: Any
 
 
 @lru_cache

@@ -5,6 +5,7 @@ A call costs about 2 µs of Python; so arguments that do not change are bound wh
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 
 import torch
@@ -18,6 +19,10 @@ from srtkit_plugin_cpu_native.ops import PART
 
 COLUMNS = 16
 """Outputs of a panel of the packed weight."""
+BLOCK = COLUMNS * 32
+"""Weights of a block, 16 outputs times 32 inputs, which has steps of its own."""
+STEPS_BYTES = 384
+"""`sizeof(Steps)` of src/steps.h: a block in 4 bits a weight."""
 
 
 class NativeOps(OpsProvider):
@@ -101,14 +106,20 @@ def _rope(kernels: library.Kernels, dtype: int, threads: int) -> Op:
 
 
 class PackedLinear(WeightOp):
-    """A linear in bfloat16. Its weight stands as [out / 16, in / 2, 16, 2], the last panel filled with zeros."""
+    """A linear in bfloat16. Its weight stands as [out / 16, in / 2, 16, 2], the last panel filled with zeros.
+
+    Beside it, for few rows, in 4 bits where these say the same bit for bit: where every block of 32 inputs
+    takes at most 16 evenly spaced values, as in a model that was quantised.
+    """
 
     def __init__(self, kernels: library.Kernels, threads: int) -> None:
+        self._kernels = kernels
         self._call = kernels.linear
         self._threads = threads
         self._packed = torch.empty(0)
+        self._steps: Tensor | None = None
         self._bias: Tensor | None = None
-        self._arguments: tuple[int, int | None] = (0, None)
+        self._arguments: tuple[int, int | None, int | None] = (0, None, None)
         self._sizes = (0, 0)
 
     def pack(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -116,8 +127,18 @@ class PackedLinear(WeightOp):
         out_size, in_size = self._sizes = (weight.shape[0], weight.shape[1])
         padded = F.pad(weight, (0, 0, 0, -out_size % COLUMNS))
         self._packed = padded.reshape(-1, COLUMNS, in_size // 2, 2).transpose(1, 2).contiguous()
+        self._steps = self._in_steps()
         self._bias = bias
-        self._arguments = (self._packed.data_ptr(), None if bias is None else bias.data_ptr())
+        steps, bias_at = (None if one is None else one.data_ptr() for one in (self._steps, bias))
+        self._arguments = (self._packed.data_ptr(), steps, bias_at)
+
+    def _in_steps(self) -> Tensor | None:
+        """The packed weight in 4 bits, or None where that would change one."""
+        blocks, kept = self._packed.numel() // BLOCK, ctypes.c_int32()
+        steps = torch.empty(blocks, STEPS_BYTES, dtype=torch.uint8)
+        at = self._packed.data_ptr(), blocks, steps.data_ptr(), ctypes.addressof(kept)
+        self._kernels.keep_steps(*at, self._threads)
+        return steps if kept.value else None
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [T, in] → [T, out]."""

@@ -114,7 +114,73 @@ def test_nothing_is_written_beyond_the_result(kernels: library.Kernels, out: int
         x = torch.randn(rows, IN, dtype=torch.bfloat16)
         memory = torch.full((rows * out + 64,), 77, dtype=torch.bfloat16)
         at = memory[32:].data_ptr()
-        kernels.linear(x.data_ptr(), IN, packed.data_ptr(), None, at, rows, IN, out, 1)
+        kernels.linear(x.data_ptr(), IN, packed.data_ptr(), None, None, at, rows, IN, out, 1)
         assert memory[:32].eq(77).all()
         assert memory[32 + rows * out :].eq(77).all()
         check(memory[32 : 32 + rows * out].view(rows, out), x, weight, None)
+
+
+# --- weights in 4 bits
+
+
+def quantised(out: int, size: int) -> Tensor:
+    """Random numbers as blocks of 32 give them back: low + step * n in float32 from half-precision scales, rounded."""
+    values = torch.randn(out, size // 32, 32) * torch.rand(out, size // 32, 1)
+    low = values.amin(-1, keepdim=True)
+    step = (values.amax(-1, keepdim=True) - low) / 15
+    numbers = ((values - low) / step).round()
+    return (numbers * step.half() + low.half()).bfloat16().view(out, size)
+
+
+def in_steps(weight: Tensor) -> tuple[WeightOp, bool]:
+    linear = new()
+    linear.pack(weight, None)
+    return linear, linear._steps is not None  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("out", [16, 40, 113])
+def test_a_quantised_weight_is_kept_in_steps_and_not_one_value_differs(out: int) -> None:
+    weight = quantised(out, 192)
+    linear, kept = in_steps(weight)
+    assert kept
+    for at in range(192):
+        x = torch.zeros(2, 192, dtype=torch.bfloat16)
+        x[:, at] = 1
+        assert torch.equal(linear(x[:1])[0], weight[:, at])
+        assert torch.equal(linear(x)[1], weight[:, at])
+    bias = torch.randn(out, dtype=torch.bfloat16)
+    linear.pack(weight, bias)
+    for rows in range(1, 9):
+        x = torch.randn(rows, 192, dtype=torch.bfloat16)
+        check(linear(x), x, weight, bias)
+
+
+def test_blocks_of_one_value_and_of_two() -> None:
+    weight = quantised(32, 96)
+    weight[3, :32] = 0.7
+    weight[5] = 0
+    weight[7, 32:64] = -1.5
+    weight[7, 40] = 2
+    assert in_steps(weight)[1]
+
+
+@pytest.mark.parametrize("value", [0.1234, -0.0, torch.inf, torch.nan])
+@pytest.mark.parametrize("place", [(0, 0), (39, 95)])
+def test_one_value_beside_the_steps_and_the_plain_form_serves(value: float, place: tuple[int, int]) -> None:
+    weight = quantised(40, IN)
+    assert in_steps(weight)[1]
+    weight[place] = value
+    linear, kept = in_steps(weight)
+    assert not kept
+    x = torch.zeros(1, IN, dtype=torch.bfloat16)
+    x[0, place[1]] = 1
+    assert torch.allclose(linear(x)[0].double(), weight[:, place[1]].double(), atol=0, rtol=0, equal_nan=True)
+
+
+def test_after_a_reload_with_other_weights_no_steps_are_left() -> None:
+    linear, kept = in_steps(quantised(40, IN))
+    assert kept
+    weight = torch.randn(40, IN, dtype=torch.bfloat16)
+    linear.pack(weight, None)
+    x = torch.randn(1, IN, dtype=torch.bfloat16)
+    check(linear(x), x, weight, None)

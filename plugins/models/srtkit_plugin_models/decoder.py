@@ -41,7 +41,7 @@ class Attention:
     def __call__(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """x [T, hidden] → [T, hidden]; cos and sin [T, 1, head_dim] of the tokens' positions."""
         tokens = x.shape[0]
-        q, k, v = self.qkv(x).view(tokens, -1, self.head_dim).split(self.parts, 1)
+        q, k, v = self.qkv(x).view(tokens, -1, self.head_dim).split_with_sizes(self.parts, 1)
         if self.q_norm is not None and self.k_norm is not None:
             q = self.q_norm(q.reshape(-1, self.head_dim)).view(tokens, -1, self.head_dim)
             k = self.k_norm(k.reshape(-1, self.head_dim)).view(tokens, -1, self.head_dim)
