@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 WORKLOAD_NAMES = ("W1", "W2", "W3", "W4")
 
@@ -37,6 +38,8 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--url", default="http://127.0.0.1:30000", help="a running server (default: %(default)s)")
     where.add_argument("--config", metavar="FILE", help="start `srt serve --config FILE` on a free port, and end it")
+    key = "bearer token, the server's `server.api_key`; @FILE takes a file's content, which `ps` does not show"
+    parser.add_argument("--api-key", metavar="KEY|@FILE", type=_api_key, help=key)
     parser.add_argument("--model", help="served name (default: the first that the server lists)")
     parser.add_argument("--allow-remote", action="store_true", help="allow an address that is not loopback")
     parser.add_argument("--pid", type=int, help="the server's process, to measure its memory and CPU time")
@@ -65,6 +68,17 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--token-ids", metavar="LOW:HIGH", type=_id_range, default=range(100, 49000), help=ids)
     parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="override for --config")
     parser.add_argument("--json", metavar="FILE", help="write the results here, too")
+
+
+def _api_key(text: str) -> str:
+    """The key itself, or the content of the file that is named behind an @."""
+    try:
+        key = Path(text[1:]).read_text("utf-8").strip() if text.startswith("@") else text
+    except (OSError, UnicodeDecodeError) as error:
+        raise argparse.ArgumentTypeError(f"cannot read {text[1:]}: {error}") from error
+    if not key or " " in key or not key.isprintable():
+        raise argparse.ArgumentTypeError("a key is one word")
+    return key
 
 
 def _positive_int(text: str) -> int:

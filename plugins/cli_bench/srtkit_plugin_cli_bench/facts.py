@@ -14,11 +14,12 @@ from typing import Any
 _LIBRARIES = ("torch", "numpy", "tokenizers", "gguf", "safetensors", "pyzmq", "uvicorn", "httptools")
 
 
-def environment() -> dict[str, Any]:
-    """Plain data for the JSON file."""
+def environment(secret: str | None = None) -> dict[str, Any]:
+    """Plain data for the JSON file. `secret` is left out of the command, since results are passed on."""
+    command = [part.replace(secret, "***") for part in sys.argv] if secret else sys.argv
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": shlex.join(sys.argv),
+        "command": shlex.join(command),
         "python": platform.python_version(),
         "system": platform.platform(),
         "cpu": _cpu_model(),

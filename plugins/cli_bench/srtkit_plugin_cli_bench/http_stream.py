@@ -35,9 +35,10 @@ def encode_post(target: Target, path: str, body: bytes) -> bytes:
     head = (
         f"POST {target.path}{path} HTTP/1.1\r\nHost: {target.host}:{target.port}\r\n"
         f"Content-Type: application/json\r\nAccept: text/event-stream\r\n"
-        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n"
     )
-    return head.encode("ascii") + body
+    bearer = b"".join(b"%b: %b\r\n" % (name.encode(), value) for name, value in target.bearer.items())
+    return head.encode("ascii") + bearer + b"\r\n" + body
 
 
 async def exchange(target: Target, request: bytes, timeout: float) -> Exchange:

@@ -53,8 +53,10 @@ def bench_serve(args: argparse.Namespace) -> int:
         raise ConfigError("--set", "there is no configuration to override", "give --config FILE")
     _end_in_order_on_sigterm()
     with ExitStack() as stack:
-        server = stack.enter_context(Server(args.config, args.set, args.start_timeout)) if args.config else None
-        target = server.target if server else resolve(args.url, args.allow_remote)
+        server = None
+        if args.config:
+            server = stack.enter_context(Server(args.config, args.set, args.start_timeout, args.api_key))
+        target = server.target if server else resolve(args.url, args.allow_remote, args.api_key)
         result = _measure(args, target, server)
     if server:
         result["startup"]["processes_left_behind"] = len(server.left_behind)
@@ -77,7 +79,7 @@ def _measure(args: argparse.Namespace, target: Target, server: Server | None) ->
         "schema": 1,
         "kind": "serve",
         "label": f"{model} at {target.url}",
-        "facts": facts.environment(),
+        "facts": facts.environment(secret=args.api_key),
         "settings": plan.as_data(),
         "startup": startup,
         "server_info": info,

@@ -28,8 +28,8 @@ class Server:
     `left_behind` lists the pids of children that outlived the server's own shutdown; they are killed.
     """
 
-    def __init__(self, config: str, overrides: list[str], timeout: float) -> None:
-        self.target = Target("http", "127.0.0.1", port := _free_port(), "127.0.0.1")
+    def __init__(self, config: str, overrides: list[str], timeout: float, api_key: str | None = None) -> None:
+        self.target = Target("http", "127.0.0.1", port := _free_port(), "127.0.0.1", api_key=api_key)
         settings = ["server.host=127.0.0.1", f"server.port={port}", *overrides]
         options = [part for setting in settings for part in ("--set", setting)]
         self.command = [sys.executable, "-m", "srtkit", "serve", "--config", config, *options]

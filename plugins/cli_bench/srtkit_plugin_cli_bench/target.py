@@ -7,7 +7,7 @@ import ipaddress
 import json
 import socket
 import urllib.parse
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from srtkit.spec.errors import ConfigError, EngineError, PeerGone
@@ -15,13 +15,19 @@ from srtkit.spec.errors import ConfigError, EngineError, PeerGone
 
 @dataclass(frozen=True)
 class Target:
-    """One server: the resolved address to connect to, and the host name it is asked by."""
+    """One server: the resolved address to connect to, the host name it is asked by, and the key it wants."""
 
     scheme: str
     host: str
     port: int
     address: str
     path: str = ""
+    api_key: str | None = field(default=None, repr=False)
+
+    @property
+    def bearer(self) -> dict[str, bytes]:
+        """The header that carries the key, if there is one."""
+        return {} if self.api_key is None else {"Authorization": f"Bearer {self.api_key}".encode()}
 
     @property
     def url(self) -> str:
@@ -35,7 +41,7 @@ class Target:
         return f"server {self.url}"
 
 
-def resolve(url: str, allow_remote: bool) -> Target:
+def resolve(url: str, allow_remote: bool, api_key: str | None = None) -> Target:
     """Raises ConfigError for a URL of another form, and for any address but loopback unless allowed.
 
     Load is sent to the very address that was checked, so a name cannot lead elsewhere later.
@@ -60,20 +66,20 @@ def resolve(url: str, allow_remote: bool) -> Target:
         )
         raise ConfigError(f"--url {url}", cause, "measure on the server's machine, or say --allow-remote")
     path = parts.path.rstrip("/").removesuffix("/v1")
-    return Target(parts.scheme, parts.hostname, port, addresses[0], path)
+    return Target(parts.scheme, parts.hostname, port, addresses[0], path, api_key)
 
 
 def call(target: Target, method: str, path: str, body: Any = None, timeout: float = 10.0) -> tuple[int, Any]:
     """One plain request outside the measurement; returns the status and the decoded JSON (None if it is none).
 
-    Raises PeerGone when no server answers there.
+    Raises PeerGone when no server answers there, ConfigError when the API key is not the server's.
     """
     kind = http.client.HTTPSConnection if target.scheme == "https" else http.client.HTTPConnection
     connection = kind(target.host if target.scheme == "https" else target.address, target.port, timeout=timeout)
     data = None if body is None else json.dumps(body)
-    headers = {"Content-Type": "application/json"} if data is not None else {}
+    headers = {"Content-Type": b"application/json"} if data is not None else {}
     try:
-        connection.request(method, target.path + path, data, headers)
+        connection.request(method, target.path + path, data, headers | target.bearer)
         response = connection.getresponse()
         text = response.read()
     except (OSError, http.client.HTTPException) as error:
@@ -81,6 +87,9 @@ def call(target: Target, method: str, path: str, body: Any = None, timeout: floa
         raise PeerGone(target.part, cause, "start one with `srt serve`, or use --config FILE") from error
     finally:
         connection.close()
+    if response.status == http.client.UNAUTHORIZED:
+        cause = "wants an API key" if target.api_key is None else "does not take this API key"
+        raise ConfigError(target.part, cause, "give the server's own: --api-key KEY, or --api-key @FILE")
     try:
         return response.status, json.loads(text)
     except ValueError:

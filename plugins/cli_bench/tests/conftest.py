@@ -26,6 +26,7 @@ class StubServer:
     usage: bool = True
     hang_up_after: int | None = None
     silent: threading.Event | None = None
+    api_key: str | None = None
     info: dict[str, Any] | None = None
     bodies: list[dict[str, Any]] = field(default_factory=list)
     flushed: int = 0
@@ -36,7 +37,9 @@ class _Handler(BaseHTTPRequestHandler):
     stub: StubServer
 
     def do_GET(self) -> None:
-        if self.path == "/v1/models":
+        if not self._knows_the_key():
+            self._whole(401, b"{}")
+        elif self.path == "/v1/models":
             self._whole(200, b'{"data": [{"id": "tiny"}]}')
         elif self.path == "/server_info" and self.stub.info is not None:
             self._whole(200, json.dumps(self.stub.info).encode())
@@ -45,6 +48,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if not self._knows_the_key():
+            self._whole(401, b"{}")
+            return
         if self.path == "/flush_cache":
             self.stub.flushed += 1
             self._whole(200, b"{}")
@@ -62,6 +68,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.close_connection = True
         self._stream(request)
+
+    def _knows_the_key(self) -> bool:
+        key, given = self.stub.api_key, self.headers.get("Authorization", "").encode("latin-1")
+        return key is None or given == f"Bearer {key}".encode()
 
     def _stream(self, request: dict[str, Any]) -> None:
         stub = self.stub

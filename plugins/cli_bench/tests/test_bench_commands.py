@@ -97,6 +97,36 @@ def test_failed_requests_end_with_1_and_their_reason(stub: StubServer, capsys: p
     assert "queue full" in capsys.readouterr().out
 
 
+def test_the_key_goes_with_every_request_and_into_no_file(
+    stub: StubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub.api_key, stub.info, file = "s'écret", {}, tmp_path / "out.json"
+    argv = ["serve", "--url", stub.url, "--api-key", "s'écret", "--workload", "W1", "--flush-cache"]
+    argv += ["--json", str(file)]
+    monkeypatch.setattr(sys, "argv", ["srt", "bench", *argv])
+    assert run(*argv, *QUICK) == 0
+    result = json.loads(file.read_text())
+    assert (result["workloads"]["W1"]["errors"], result["server_info"]) == ([], {})
+    assert "--api-key '***' --workload W1" in result["facts"]["command"]
+    assert "cret" not in file.read_text()
+
+
+@pytest.mark.parametrize("more", [(), ("--model", "tiny")])
+@pytest.mark.parametrize(
+    ("given", "cause"), [((), "wants an API key"), (("--api-key", "wrong"), "does not take this API key")]
+)
+def test_a_key_that_is_not_the_servers(
+    stub: StubServer, given: tuple[str, ...], more: tuple[str, ...], cause: str
+) -> None:
+    stub.api_key = "sécret"
+    with pytest.raises(ConfigError, match=cause) as caught:
+        run("serve", "--url", stub.url, *given, *more)
+    assert caught.value.exit_code == 10
+    assert "--api-key KEY" in caught.value.remedy
+    assert "wrong" not in str(caught.value)
+    assert stub.bodies == []
+
+
 def test_warm_prefix_sends_it_first_and_expects_it_back(stub: StubServer) -> None:
     stub.cached = 1024
     args, _ = parse("serve", "--workload", "W3", "--warm-prefix", "--url", stub.url, *QUICK)
@@ -117,6 +147,8 @@ def test_cache_is_flushed_before_each_repeat(stub: StubServer) -> None:
         ("serve", "--repeats", "0"),
         ("serve", "--token-ids", "9:9"),
         ("serve", "--timeout", "0"),
+        ("serve", "--api-key", "two words"),
+        ("serve", "--api-key", "@/nowhere/at/all"),
         ("serve", "--url", "http://127.0.0.1:1", "--config", "f"),
         ("offline",),
         (),

@@ -22,7 +22,7 @@ def chat(args: argparse.Namespace) -> int:
         prompt = sys.stdin.read().strip()
     if prompt is not None and not prompt.strip():
         raise ConfigError("srt chat", "the prompt is empty", "give it as text, or pipe it in")
-    with ChatClient(args.url) as client:
+    with ChatClient(args.url, args.api_key) as client:
         model = args.model or _first_model(client)
 
         def reply(messages: list[dict[str, str]]) -> Generator[Delta, None, None]:

@@ -39,14 +39,16 @@ class ChatClient:
     """Talks to one server; `close()` it, or use it in a `with` statement.
 
     Every failure is an `SrtError` that names the server: `PeerGone` when nothing answers there,
-    `EngineError` when the server refuses or fails.
+    `ConfigError` when the API key is not the server's, `EngineError` when it refuses otherwise or fails.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, api_key: str | None = None) -> None:
+        headers = {} if api_key is None else {b"Authorization": f"Bearer {api_key}".encode()}
+        self._has_key = api_key is not None
         self.url = url.rstrip("/").removesuffix("/v1")
         try:
             # trust_env off: a proxy of the environment must not stand between us and loopback.
-            self._http = httpx.Client(base_url=self.url, timeout=TIMEOUT, trust_env=False)
+            self._http = httpx.Client(base_url=self.url, headers=headers, timeout=TIMEOUT, trust_env=False)
         except httpx.InvalidURL as error:
             raise ConfigError(f"--url {url}", str(error), "give it as http://HOST:PORT") from error
 
@@ -109,7 +111,10 @@ class ChatClient:
     def _part(self) -> str:
         return f"server {self.url}"
 
-    def _refusal(self, status: int, text: str) -> EngineError:
+    def _refusal(self, status: int, text: str) -> SrtError:
+        if status == httpx.codes.UNAUTHORIZED:
+            cause = "does not take this API key" if self._has_key else "wants an API key"
+            return ConfigError(self._part, cause, "give the server's own: --api-key KEY, or --api-key @FILE")
         return EngineError(self._part, f"answered {status}: {_error_message(text)}")
 
     def _transport_error(self, error: httpx.HTTPError) -> SrtError:

@@ -8,7 +8,7 @@ from contextlib import closing
 
 from rich.console import Console
 
-from srtkit.spec.errors import SrtError
+from srtkit.spec.errors import ConfigError, SrtError
 from srtkit_plugin_cli_chat.client import Delta
 from srtkit_plugin_cli_chat.conversation import Conversation
 
@@ -37,7 +37,7 @@ class Terminal:
         self._ask = ask
 
     def run(self) -> int:
-        """Returns the exit code: 0 after /quit, Ctrl-D, or Ctrl-C at the prompt."""
+        """Returns the exit code: 0 after /quit, Ctrl-D, or Ctrl-C at the prompt. Raises `ConfigError`."""
         self.console.print(HELP, style="dim")
         while True:
             try:
@@ -71,6 +71,8 @@ class Terminal:
             self._show(said)
         except KeyboardInterrupt:
             self._note("stopped")
+        except ConfigError:
+            raise  # a mistake in the call, such as a wrong key: no later turn would go better
         except SrtError as error:
             self._note(str(error), style="red")
         if said:

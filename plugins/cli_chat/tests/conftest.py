@@ -24,6 +24,7 @@ class StubServer:
     error_event: str = ""
     done: bool = True
     endless: bool = False
+    api_key: str | None = None
     bodies: list[dict[str, Any]] = field(default_factory=list)
     hung_up: threading.Event = field(default_factory=threading.Event)
 
@@ -33,11 +34,15 @@ class _Handler(BaseHTTPRequestHandler):
     stub: StubServer
 
     def do_GET(self) -> None:
+        if self._refused():
+            return
         self._whole(200, json.dumps({"data": [{"id": "tiny"}, {"id": "other"}]}))
 
     def do_POST(self) -> None:
         stub = self.stub
         stub.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        if self._refused():
+            return
         if stub.status != 200:
             self._whole(stub.status, stub.refusal)
             return
@@ -50,6 +55,13 @@ class _Handler(BaseHTTPRequestHandler):
             self._reply()
         except OSError:
             stub.hung_up.set()
+
+    def _refused(self) -> bool:
+        key, given = self.stub.api_key, self.headers.get("Authorization", "").encode("latin-1")
+        if key is None or given == f"Bearer {key}".encode():
+            return False
+        self._whole(401, '{"error": {"message": "who are you?"}}')
+        return True
 
     def _reply(self) -> None:
         stub = self.stub

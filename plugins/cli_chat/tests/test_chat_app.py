@@ -6,6 +6,7 @@ import argparse
 import io
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pluggy
@@ -59,6 +60,37 @@ def test_piped_output_is_not_changed(stub: StubServer, capsys: pytest.CaptureFix
     stub.pieces = ["a\x1b[2Jb"]
     run("x", "--url", stub.url)
     assert capsys.readouterr().out == "a\x1b[2Jb\n"
+
+
+def test_key_as_a_word_or_from_a_file(stub: StubServer, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    stub.api_key = "sécret"
+    assert run("hi", "--url", stub.url, "--api-key", "sécret") == 0
+    (tmp_path / "key").write_text("sécret\n", encoding="utf-8")
+    assert run("hi", "--url", stub.url, "--api-key", f"@{tmp_path / 'key'}") == 0
+    assert capsys.readouterr().out == "Hello, wörld\n" * 2
+
+
+@pytest.mark.parametrize("more", [(), ("--model", "tiny")])
+@pytest.mark.parametrize(
+    ("given", "cause"), [((), "wants an API key"), (("--api-key", "wrong"), "does not take this API key")]
+)
+def test_a_key_that_is_not_the_servers(
+    stub: StubServer, given: tuple[str, ...], more: tuple[str, ...], cause: str
+) -> None:
+    stub.api_key = "sécret"
+    with pytest.raises(ConfigError, match=cause) as caught:
+        run("hi", "--url", stub.url, *given, *more)
+    assert caught.value.exit_code == 10
+    assert "--api-key KEY" in caught.value.remedy
+    assert "wrong" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["", "two words", "line\nbreak", "@/nowhere/at/all"])
+def test_what_is_no_key(key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run("hi", "--api-key", key)
+    assert caught.value.code == 2
+    assert "--api-key" in capsys.readouterr().err
 
 
 def test_descriptor_imports_no_client_and_no_torch() -> None:

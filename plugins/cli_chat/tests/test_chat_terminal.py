@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
-from srtkit.spec.errors import EngineError
+from srtkit.spec.errors import ConfigError, EngineError
 from srtkit_plugin_cli_chat.client import ChatClient, Delta, Sampling
 from srtkit_plugin_cli_chat.conversation import Conversation
 from srtkit_plugin_cli_chat.terminal import Terminal, printable
@@ -92,6 +92,13 @@ def test_refused_turn_is_not_context(stub: StubServer) -> None:
         terminal.run()
     assert "queue full" in out.getvalue()
     assert terminal.conversation.messages == []
+
+
+def test_a_wrong_key_ends_the_conversation(stub: StubServer) -> None:
+    stub.api_key = "other"
+    with pytest.raises(ConfigError, match="wants an API key"):
+        talk(stub, "one", "two")
+    assert len(stub.bodies) == 1
 
 
 def test_broken_reply_is_kept_as_far_as_it_came() -> None:
