@@ -15,7 +15,7 @@ from srtkit.cli.serve import serve_settings
 from srtkit.plugins.registry import discover
 from srtkit.spec.errors import ConfigError
 from tests.cli.conftest import Result
-from tests.plugins.toys import Site
+from tests.plugins.toys import Site, answers, light_module
 
 Srt = Callable[..., Result]
 
@@ -72,6 +72,16 @@ def test_serve_without_any_set_says_what_to_install(srt: Srt, file: Path) -> Non
 # --- plugins
 
 
+def test_a_file_is_named_with_or_without_its_flag_but_once(site: Site, srt: Srt, file: Path) -> None:
+    site.full_set()
+    for command in (["plugins", "list"], ["plugins", "trace"]):
+        assert srt(*command, str(file)).code == srt(*command, "--config", str(file)).code == 0
+        for both in ([str(file), "--config", str(file)], ["--config", str(file), str(file)]):
+            done = srt(*command, *both)
+            assert done.code == 2
+            assert "got two files" in done.err
+
+
 def test_list_marks_every_state(site: Site, srt: Srt, file: Path) -> None:
     site.full_set()
     site.plugin("attention", "idle", "raise AssertionError('imported')")
@@ -120,15 +130,39 @@ def test_list_still_lists_when_the_file_cannot_be_wired(site: Site, srt: Srt, fi
 
 
 @pytest.mark.parametrize("kind", ["attention", "graph_runner"])
-def test_show_ends_with_the_lines_that_switch_the_plugin_on(site: Site, srt: Srt, kind: str) -> None:
-    site.plugin(kind, "toy")
+def test_show_tells_what_it_is_and_ends_with_the_lines_that_switch_it_on(site: Site, srt: Srt, kind: str) -> None:
+    site.plugin("platform", "cpu")
+    site.plugin(kind, "toy", f'"""A toy of chips.\n\nMore."""{light_module(kind, answers(kind))}')
     done = srt("plugins", "show", f"{kind}:toy")
     assert done.code == 0
     head, lines = done.out.split("\n\n")
-    assert f"toy-{kind.replace('_', '-')}-toy 1.0" in head
-    assert "1.0; this core speaks 1.0" in head
+    rows = dict(line.split(None, 1) for line in head.splitlines()[1:])
+    assert rows["description"] == "A toy of chips."
+    assert rows["distribution"] == f"toy-{kind.replace('_', '-')}-toy 1.0"
+    assert rows["contract"] == "1.0; this core speaks 1.0"
+    declared = {"attention": ("page_sizes", "16"), "graph_runner": ("gates", "no: not declared")}[kind]
+    assert rows[declared[0]] == declared[1]
     assert lines == f'[{kind}]\nuse = "toy"\n[{kind}.options.toy]\n# size = 1\n# inner = ""\n'
     assert tomllib.loads(lines)[kind]["options"] == {"toy": {}}
+
+
+def test_show_asks_the_suite_by_the_command_line_where_it_is_installed(site: Site, srt: Srt) -> None:
+    site.plugin("transport", "toy", extra=answers("transport"))
+    site.plugin("platform", "cpu")
+    assert "certificate" not in srt("plugins", "show", "transport:toy").out
+    suite = """
+        from srtkit.spec.cli import CliCommand
+        from srtkit.spec.hookspecs import hookimpl
+
+        def configure(parser):
+            parser.add_argument("words", nargs="+")
+
+        @hookimpl
+        def srtkit_cli():
+            return CliCommand("conformance", "checks", configure, lambda arguments: print(arguments.words))
+    """
+    site.plugin("cli", "conformance", suite)
+    assert "['certificate', 'transport:toy']\n" in srt("plugins", "show", "transport:toy").out
 
 
 def test_show_refuses_what_is_no_plugin(site: Site, srt: Srt) -> None:
@@ -155,7 +189,7 @@ def test_trace_prints_decisions_also_when_wiring_fails(site: Site, srt: Srt, fil
 
 
 def test_check_says_fine_or_where_it_is_wrong(site: Site, srt: Srt, file: Path) -> None:
-    site.full_set()
+    site.full_set(checkable=True)
     assert srt("config", "check", str(file)).out == f"{file}: fine, 8 plugins on Toy 1\n"
     file.write_text('[model]\nsource = "x"\n[attention.options]\nsise = 1\n')
     done = srt("config", "check", str(file))
@@ -163,8 +197,40 @@ def test_check_says_fine_or_where_it_is_wrong(site: Site, srt: Srt, file: Path) 
     assert done.err.startswith(f'error: {file}:4: unknown key "sise" in [attention.options]')
 
 
+def test_check_refuses_what_serving_would_refuse_with_the_files_line(site: Site, srt: Srt, file: Path) -> None:
+    site.full_set(checkable=True)
+    one_process = "PARTS['capabilities'] = lambda options: kind.TransportCapabilities()"
+    site.plugin("transport", "threads", extra=answers("transport") + one_process)
+    runner = "PARTS['fit'] = lambda wanted, keys: None"
+    site.plugin("graph_runner", "needs-graphs", extra=answers("graph_runner") + runner)
+    for table, line, remedy in (
+        ("parallel", "tensor = 2", "remove the line"),
+        ("server", "workers = 2", "remove the line"),
+        ("transport", 'use = "threads"', "name another"),
+        ("graph_runner", 'use = "needs-graphs"', "remove it from the list"),
+        ("memory", "page_size = 5", "choose a size from both lists"),
+        ("model", 'dtype = "float16"', "one of"),
+    ):
+        file.write_text(f"[{table}]\n{line}\n" + ('source = "x"' if table == "model" else '[model]\nsource = "x"'))
+        done = srt("config", "check", str(file))
+        assert done.code == 30, line
+        assert done.err.startswith(f"error: {file}:2: {table}.{line.split()[0]}: ")
+        assert remedy in done.err.partition("remedy: ")[2]
+
+
+def test_a_fallback_that_is_not_installed_is_refused_also_where_it_is_not_needed(
+    site: Site, srt: Srt, file: Path
+) -> None:
+    site.full_set(checkable=True)
+    file.write_text('[model]\nsource = "x"\n[attention]\nuse = "torch"\nfallback = ["cpu-native"]\n')
+    done = srt("config", "check", str(file))
+    assert done.code == 21
+    assert "attention:cpu-native: is not installed" in done.err
+    assert f"pip install srtkit-plugin-cpu-native (named by {file}:5)" in done.err
+
+
 def test_check_can_assume_a_device_that_is_not_here(site: Site, srt: Srt, file: Path) -> None:
-    site.full_set()
+    site.full_set(checkable=True)
     absent = ("--set", "platform.options.size=0")
     assert srt("config", "check", str(file), *absent).code == 25
     assert srt("config", "check", str(file), *absent, "--assume", "toy1").code == 0
@@ -184,7 +250,7 @@ def test_schema_imports_no_third_party_that_is_not_named(site: Site, srt: Srt) -
 
 
 def test_init_prints_a_file_that_checks(site: Site, srt: Srt, file: Path) -> None:
-    site.full_set()
+    site.full_set(checkable=True)
     done = srt("config", "init", "org/name", "--platform", "cpu")
     assert done.code == 0
     file.write_text(done.out)

@@ -68,3 +68,20 @@ def test_os_errors_have_a_sentence_and_a_code(number: int, code: int, words: str
     sentence, exit_code = exits.os_error(OSError(number, "text of the system", "/there"))
     assert exit_code == code
     assert words in sentence
+
+
+def test_a_full_disk_has_the_place_and_the_variable_that_moves_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+
+    def told(place: str | None) -> str:
+        return exits.os_error(OSError(errno.ENOSPC, "text of the system", place))[0]
+
+    for folder, variable in (("temporary", "TMPDIR"), ("hub", "HF_HOME")):
+        sentence = told(str(tmp_path / folder / "file"))
+        assert f"full at {tmp_path}/{folder}/file" in sentence
+        assert f"set {variable} ({tmp_path}/{folder}) to another folder" in sentence
+        assert f"{variable} ({tmp_path}/{folder})" in told(None)
+    assert "set " not in told("/elsewhere/file")

@@ -132,7 +132,7 @@ def test_rule_5_a_command_of_core_cannot_be_taken(site: Site, srt: Srt) -> None:
     [
         ("from srtkit.spec.errors import OutOfMemory; raise OutOfMemory('pool', 'is small', 'add')", 40,
          "error: pool: is small\n  remedy: add\n"),
-        ("raise KeyboardInterrupt", exits.INTERRUPTED, "error: stopped by Ctrl-C\n"),
+        ("raise KeyboardInterrupt", exits.INTERRUPTED, "stopped by Ctrl-C\n"),
         (f"raise OSError({errno.EADDRINUSE}, 'in use')", exits.PORT_IN_USE, None),
         (f"raise OSError({errno.ENOSPC}, 'full', '/x')", exits.DISK_FULL, None),
     ],

@@ -76,6 +76,8 @@ def test_settings_survive_json_and_a_child_does_not_read_its_environment(monkeyp
     again = Settings.model_validate_json(settings.model_dump_json())
     assert again.model_dump() == settings.model_dump()
     assert again.server.port == 30000
+    assert Settings.model_validate({"model": {"source": "x"}}).server.port == 30000
+    assert load_settings(None, [SOURCE], {}).server.port == 30000
 
 
 def test_the_quickstart_file_loads() -> None:
@@ -168,6 +170,42 @@ def test_a_wrong_type_in_the_file_has_the_line(file: Path) -> None:
     assert error.part == f"{file}:5"
     assert error.cause.startswith("server.port: Input should be a valid integer")
     assert error.cause.endswith("not 'many'")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("port = true", "valid integer, not True"),
+        ('port = "3000"', "valid integer, not '3000'"),
+        ("workers = 1.0", "valid integer, not 1.0"),
+        ("access_log = 1", "valid boolean, not 1"),
+        ('access_log = "true"', "valid boolean, not 'true'"),
+        ("host = 5", "valid string, not 5"),
+    ],
+)
+def test_a_value_of_a_file_has_its_type_and_nothing_is_converted(file: Path, line: str, words: str) -> None:
+    error = in_file(file, f'[model]\nsource = "x"\n[server]\n{line}\n')
+    assert error.part == f"{file}:4"
+    assert error.cause.startswith(f"server.{line.split()[0]}: ")
+    assert error.cause.endswith(words)
+
+
+def test_texts_of_flags_and_variables_are_converted_also_beside_a_file(file: Path) -> None:
+    file.write_text('[model]\nsource = "x"\n[server]\nport = 7\n[memory]\nkv_gib = 2\n')
+    settings = load_settings(file, ["server.port=8", "server.access_log=true"], {"SRT_MEMORY__KV_GIB": "1.5"})
+    assert (settings.server.port, settings.server.access_log, settings.memory.kv_gib) == (8, True, 1.5)
+    assert load_settings(file, environ={}).memory.kv_gib == 2.0  # TOML writes a whole number as it likes
+
+
+def test_a_key_outside_of_its_table_is_told_where_it_belongs() -> None:
+    assert mistake("port=1").remedy == "did you mean server.port?"
+    assert "did you mean memory.fraction?" in mistake("fraction=0.5").remedy
+
+
+def test_an_unknown_key_of_a_plugins_table_is_told_where_options_go() -> None:
+    error = mistake("attention.fast=true")
+    assert "known here: decode, draft, fallback" in error.remedy
+    assert "[attention.options.NAME]" in error.remedy
 
 
 def test_a_wrong_value_lists_the_right_ones() -> None:

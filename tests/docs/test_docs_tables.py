@@ -10,6 +10,7 @@ import pytest
 
 from srtkit.spec import hookspecs
 from srtkit.spec.versions import CONTRACTS
+from srtkit_conformance.catalogue import checks_for
 from tools import docs_tables
 from tools.dists import ROOT
 
@@ -34,6 +35,13 @@ def test_every_hook_is_there_with_its_signature_and_docstring(kind: str) -> None
     assert f"def {hook.__name__}{inspect.signature(hook)}:\n".replace("'", "") in page
     assert str(inspect.getdoc(hook)) in page
     assert CONTRACTS[kind].group in page
+
+
+def test_a_contract_has_every_check_of_its_kind_with_its_clause() -> None:
+    page = PAGES[docs_tables.DOCS / "contracts" / "transport.md"]
+    for one in checks_for("transport"):
+        assert f"| `{one.id}` | {one.level} | {one.clause} |\n" in page
+    assert "## Checks" not in PAGES[docs_tables.DOCS / "contracts" / "cli.md"]
 
 
 @pytest.mark.parametrize("module", sorted(LISTED))

@@ -77,12 +77,17 @@ def test_more_prompts_than_the_queue_of_a_server_would_hold(make: Make) -> None:
     assert all(len(one.token_ids) == 6 for one in together)
 
 
-MISTAKES: list[tuple[list[object], dict[str, object], type[Exception], str]] = [
+MISTAKES: list[tuple[object, dict[str, object], type[Exception], str]] = [
     (["fits", "x" * tiny.CONTEXT], {}, RequestError, "the context holds"),
     ([[5], [tiny.VOCABULARY]], {}, RequestError, "outside of the vocabulary"),
     ([[5, -1]], {}, RequestError, "outside of the vocabulary"),
     (["Hello"], {"max_tokens": 0}, RequestError, "max_tokens"),
     (["Hello"], {"temprature": 1}, ConfigError, "unknown parameter 'temprature'"),
+    (["Hello"], {"seed": 2**63}, RequestError, "seed: expected an integer of 64 bits"),
+    (["Hello"], {"max_tokens": "5"}, RequestError, "max_tokens: expected `int"),
+    ([5.5], {}, RequestError, "prompt"),
+    (5, {}, RequestError, "prompt"),
+    (None, {}, RequestError, "prompt"),
 ]
 
 
@@ -92,6 +97,25 @@ def test_a_mistake_of_the_caller_leaves_the_engine_whole(make: Make) -> None:
         with pytest.raises(error, match=words):
             engine.generate(prompts, **params)
         assert len(engine.generate("Hello", max_tokens=3, ignore_eos=True)[0].token_ids) == 3
+
+
+def test_arguments_of_a_wrong_type_are_named(make: Make, config: Path) -> None:
+    engine = make()
+    for prompt in (5, None):
+        with pytest.raises(RequestError, match="prompt: a text or a list"):
+            next(engine.stream(prompt))
+    with pytest.raises(EngineError, match="unknown operation"):
+        engine.control(5)
+    with pytest.raises(ConfigError, match="overrides is not a dict"):
+        Engine.from_config(config, ["server.port=1"])
+
+
+def test_overrides_may_be_nested_and_have_types(make: Make, config: Path) -> None:
+    overrides = {"scheduler": {"max_running": 3}, "platform": {"options": {"threads": 1}}, "ops.use": ["cpu"]}
+    with Engine.from_config(config, overrides) as engine:
+        assert engine.generate("Hello", max_tokens=2, ignore_eos=True)[0].token_ids
+    with pytest.raises(ConfigError, match=r"--set scheduler\.max_runing"):
+        Engine.from_config(config, {"scheduler": {"max_runing": 3}})
 
 
 def test_a_plugin_that_raises_in_a_step(make: Make, tmp_path: Path) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -33,6 +36,36 @@ def test_the_banner_says_what_runs_in_twelve_lines(server: LiveServer) -> None:
     assert "weights" in text
     assert "KV" in text
     assert "DEGRADED" not in text
+
+
+def test_the_banner_is_printed_when_connections_are_accepted_and_shows_no_key(config: Path) -> None:
+    words = [word for one in ("server.port=0", "server.api_key=hunter2") for word in ("--set", one)]
+    command = [sys.executable, "-m", "srtkit", "serve", str(config), *words]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:  # each as soon as it is printed
+            assert "hunter2" not in line
+            if ready := re.search(r"http://127\.0\.0\.1:(\d+)", line):
+                socket.create_connection(("127.0.0.1", int(ready[1]))).close()
+            if "curl" in line:
+                assert '-H "Authorization: Bearer $SRT_SERVER__API_KEY"' in line
+                break
+        else:
+            raise AssertionError("it ended")
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+
+
+def test_warnings_have_a_time(server: LiveServer) -> None:
+    complete(server, "Odd", 1, temprature=1)
+    pattern = r"\n\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ WARNING .*'temprature'.*did you mean \"temperature\""
+    wait_until(lambda: re.search(pattern, server.output()) is not None)
+
+
+def test_a_setting_that_gets_less_than_it_asks_for_is_in_the_banner(degraded: LiveServer) -> None:
+    assert re.search(r"\nnote    the context is [\d,]+ tokens, not 2,048: the KV pages hold no more", degraded.output())
 
 
 def test_server_info(server: LiveServer, model: Path) -> None:
@@ -84,11 +117,11 @@ def test_memory_does_not_grow_with_requests(server: LiveServer) -> None:
 
 def test_a_busy_server_prints_a_line_now_and_then(server: LiveServer) -> None:
     complete(server, "Busy", 5)
-    wait_until(lambda: "\nrunning " in server.output(), 2 * BUSY_SECONDS)
-    (line, *_) = [line for line in server.output().splitlines() if line.startswith("running ")]
-    number = r"[\d,]+"
+    wait_until(lambda: " INFO running " in server.output(), 2 * BUSY_SECONDS)
+    (line, *_) = [line for line in server.output().splitlines() if " INFO running " in line]
+    number, time = r"[\d,]+", r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+"
     assert re.fullmatch(
-        rf"running {number} · waiting {number} · pages {number} used \+ {number} cached of {number} · "
+        rf"{time} INFO running {number} · waiting {number} · pages {number} used \+ {number} cached of {number} · "
         rf"hits ({number} %|-) · in {number} tok/s · out {number} tok/s",
         line,
     )

@@ -69,9 +69,9 @@ def serve(
         (["server.host=192.0.2.1"], ConfigError, ["server.host", "cannot listen on 192.0.2.1"]),
         (["attention.use=troch"], PluginNotFound, ["attention:troch", 'did you mean "torch"']),
         (
-            ["platform.use=cuda"],
+            ["platform.use=tpu"],
             PluginNotFound,
-            ["platform:cuda", "no installed distribution offers it", "installed: cpu"],
+            ["platform:tpu", "no installed distribution offers it", "installed: "],
         ),
         (["attention.use=unimportable"], PluginBroken, ["attention:unimportable", "no instrument found"]),
         (["transport.use=inproc"], Unsupported, ["transport:inproc", "all ends must be in one process", "zmq"]),
@@ -80,7 +80,17 @@ def serve(
         (["attention.use=torch", "attention.draft=torch"], Unsupported, ["attention.draft", "does not do it yet"]),
         (["attention.use=torch", "attention.shadow=torch"], Unsupported, ["attention.shadow", "does not do it yet"]),
         (["attention.use=coarse", "memory.page_size=16"], Unsupported, ["16 suits both attention:coarse (64)"]),
-        (["memory.kv_gib=0.0000001"], OutOfMemory, ["memory plan", "2 KV pages", "change memory.fraction"]),
+        (
+            ["memory.kv_gib=0.0000001"],
+            OutOfMemory,
+            ["--set memory.kv_gib", "2 KV pages take", "raise memory.kv_gib, at least to"],
+        ),
+        (["graph_runner.use=full"], Unsupported, ["--set graph_runner.use", "captures nothing on"]),
+        (
+            ["attention.use=torch", "attention.fallback=nope"],
+            PluginNotFound,
+            ["nope", "named by --set attention.fallb"],
+        ),
         (["model.source=/nowhere/model"], LoaderError, ["/nowhere/model", "no such file or folder"]),
         (["model.source=package:nobody_has_this/a.gguf"], LoaderError, ["no package nobody_has_this", "pip install"]),
     ],
@@ -92,6 +102,17 @@ def test_settings(serve: Fail, sets: list[str], error: type[SrtError], words: li
     for word in words:
         assert word in said
     assert code == error.exit_code
+
+
+@pytest.mark.parametrize("command", [["explain"], ["config", "check"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "line", ["transport.use=inproc", "graph_runner.use=full", "server.workers=2", "parallel.data=2"]
+)
+def test_what_serving_refuses_is_refused_without_serving(
+    config: Path, capsys: pytest.CaptureFixture[str], command: list[str], line: str
+) -> None:
+    assert main([*command, str(config), "--set", line]) == Unsupported.exit_code
+    assert f"error: --set {line.partition('=')[0]}: " in capsys.readouterr().err
 
 
 REFUSED = "attention falls back to torch: memory.page_size 16 suits both attention:coarse (64)"

@@ -171,7 +171,7 @@ def test_rule_4_a_fallback_is_taken_only_if_the_file_names_it_and_is_reported(fu
     full.plugin("attention", "bad", "import no_such_library")
     with pytest.raises(PluginBroken):
         plan_of(full, "attention.use=bad")
-    plan = plan_of(full, "attention.use=bad", 'attention.fallback=["nope", "torch"]')
+    plan = plan_of(full, "attention.use=bad", 'attention.fallback=["torch"]')
     assert [plugin.offer.name for plugin in of(plan, "attention")] == ["torch"]
     (sentence,) = plan.degraded
     assert sentence.startswith("attention falls back to torch: attention:bad raised ModuleNotFoundError")
@@ -208,8 +208,39 @@ def test_what_the_platform_prefers_and_cannot_run_here_is_replaced_by_its_next_a
 
 def test_rule_4_when_every_fallback_fails_the_first_error_stands(full: Site) -> None:
     full.plugin("attention", "bad", "import no_such_library")
+    full.plugin("attention", "worse", "import not_that_either")
     with pytest.raises(PluginBroken, match="no_such_library"):
-        plan_of(full, "attention.use=bad", "attention.fallback=nope")
+        plan_of(full, "attention.use=bad", "attention.fallback=worse")
+
+
+def test_rule_4_a_fallback_that_is_not_installed_is_an_error_that_says_who_names_it(full: Site) -> None:
+    for use in ("torch", "nope-either"):
+        with pytest.raises(PluginNotFound, match="attention:nope: ") as refused:
+            plan_of(full, f"attention.use={use}", "attention.fallback=nope")
+        assert "(named by --set attention.fallback)" in refused.value.remedy
+
+
+def test_a_name_of_another_kind_is_told(full: Site) -> None:
+    with pytest.raises(PluginNotFound) as refused:
+        plan_of(full, "attention.use=radix")
+    assert refused.value.remedy.startswith("it is a name of prefix_cache; installed: torch")
+
+
+def test_a_misspelt_table_of_options_gets_the_plugins_name(full: Site) -> None:
+    full.plugin("attention", "mine")
+    sets = ("attention.use=mine", "attention.fallback=torch", "attention.options.torhc.size=3")
+    with pytest.raises(ConfigError) as refused:
+        plan_of(full, *sets)
+    assert refused.value.remedy == 'did you mean "torch"?'
+
+
+def test_options_of_a_file_keep_their_types(full: Site, tmp_path: Path) -> None:
+    file = tmp_path / "my.toml"
+    for value in ('"1"', "true"):
+        file.write_text(f'[model]\nsource = "org/name"\n[attention.options]\nsize = {value}\n')
+        with pytest.raises(ConfigError, match="size: Input should be a valid integer") as wrong:
+            wire(load_settings(file, environ={}), discover([str(full.path)]))
+        assert wrong.value.part == f"{file}:4"
 
 
 def test_a_wrong_option_is_never_a_reason_to_fall_back(full: Site) -> None:

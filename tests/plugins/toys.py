@@ -26,7 +26,7 @@ DESCRIPTOR = {
 LIGHT_MODULE = """
 from dataclasses import MISSING, fields
 from pydantic import BaseModel, ConfigDict
-from srtkit.spec.capabilities import Need
+from srtkit.spec.capabilities import YES, Need
 from srtkit.spec.facts import DeviceFacts
 from srtkit.spec.hookspecs import hookimpl
 from srtkit.spec.platform import PlatformDefaults
@@ -50,7 +50,7 @@ def srtkit_{kind}():
 """
 
 PLATFORM = """
-FACTS = DeviceFacts(platform="toy", name="Toy 1", architecture="toy1", memory_bytes=1 << 30)
+FACTS = DeviceFacts(platform="toy", name="Toy 1", architecture="toy1", memory_bytes=1 << 30, dtypes={"bfloat16"})
 PARTS |= dict(
     probe=lambda options: [FACTS] if options.size else [],
     assume=lambda architecture: FACTS if architecture == "toy1" else None,
@@ -61,6 +61,26 @@ PARTS |= dict(
 NEEDS = """
 PARTS |= dict(needs=lambda options: [Need("inner", *options.inner.split(":"), {"size": 7})] if options.inner else [])
 """
+
+
+ANSWERS = """
+from srtkit.spec import {kind} as kind
+answers = lambda argument: {answers}
+PARTS |= dict(capabilities=answers, fit=lambda wanted, keys: wanted) if "fit" in PARTS else dict(capabilities=answers)
+"""
+
+# What the check of a settings file asks of plugins, beyond wiring.
+CAPABILITIES = {
+    "attention": "kind.AttentionCapabilities(frozenset(), frozenset(), range(1), page_sizes=(16,))",
+    "prefix_cache": "kind.CacheCapabilities(range(1, 65), frozenset())",
+    "graph_runner": "kind.GraphRunnerCapabilities()",
+    "transport": "kind.TransportCapabilities(processes=YES)",
+}
+
+
+def answers(kind: str) -> str:
+    """For `extra`: what a plugin of this kind can do."""
+    return ANSWERS.format(kind=kind, answers=CAPABILITIES[kind]) if kind in CAPABILITIES else ""
 
 
 def light_module(kind: str, extra: str = "") -> str:
@@ -100,8 +120,8 @@ class Site:
         self.add(dist, {f"srtkit.{kind}.v{major}": {name: module}}, {module: text})
         return module
 
-    def full_set(self) -> None:
-        """A plugin of every kind that a run needs, under the names that are the defaults."""
+    def full_set(self, *, checkable: bool = False) -> None:
+        """A plugin of every kind that a run needs, under the names that are the defaults; `checkable`: that answer."""
         for kind, name in (
             ("platform", "cpu"),
             ("attention", "torch"),
@@ -112,7 +132,7 @@ class Site:
             ("transport", "zmq"),
             ("models", "models"),
         ):
-            self.plugin(kind, name)
+            self.plugin(kind, name, extra=answers(kind) if checkable else "")
 
     def python(self, code: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         """Run code in a new interpreter that finds this folder first."""

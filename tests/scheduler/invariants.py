@@ -11,7 +11,7 @@ from srtkit.scheduler.scheduler import Scheduler
 def check(scheduler: Scheduler) -> None:
     """Raises AssertionError naming what does not add up."""
     pool, columns = scheduler.book.pool, scheduler.columns
-    counts = (pool.free, pool.cached, pool.in_use, pool.retiring, pool.in_transfer)
+    counts = (pool.free, pool.cached, pool.in_use, pool.retiring)
     assert sum(counts) == pool.total and min(counts) >= 0, f"{pool.component}: {counts} of {pool.total}"
     held = {True: [], False: []}
     for slot, sequence in scheduler.running.items():

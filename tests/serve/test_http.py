@@ -85,10 +85,43 @@ def test_generate_streams_what_is_new(http: httpx.Client) -> None:
         ({"text": "a", "sampling_params": {"stop_token_ids": [10**7]}}, "stop_token_ids"),
         ({"text": "a", "sampling_params": {"stop_token_ids": list(range(20, 40))}}, "stop_token_ids"),
         ({"text": "a", "return_logprob": True}, "return_logprob"),
+        ({"text": "a", "max_tokens": 5}, "max_tokens"),
+        ({"text": "a", "sampling_params": {"stream": True}}, "sampling_params.stream"),
     ],
 )
 def test_generate_refuses(http: httpx.Client, body: dict, param: str) -> None:
     assert error(http.post("/generate", json=body), 400)["param"] == param
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "words"),
+    [
+        ("/generate", {"text": "a", "temperature": 0}, "put it into sampling_params"),
+        ("/generate", {"text": "a", "input_ids": [1]}, "two forms of the prompt; send one"),
+        ("/generate", {"prompt": "a"}, "calls it text"),
+        ("/generate", {"text": "a", "sampling_params": {"rid": "a"}}, "put it beside sampling_params"),
+        ("/v1/completions", {"prompt": "a", "sampling_params": {"max_tokens": 1}}, "at the top level"),
+        ("/v1/chat/completions", {"messages": [], "include_usage": True}, "put it into stream_options"),
+        ("/tokenize", {"text": "a"}, "calls it prompt"),
+        ("/detokenize", {"ids": [1]}, "calls it tokens"),
+        ("/v1/completions", {"prompt": "a", "seed": 2**64}, "an integer of 64 bits"),
+        ("/generate", {"text": "a", "sampling_params": {"seed": -(2**70)}}, "an integer of 64 bits"),
+        ("/v1/chat/completions", {"messages": [{"role": "usr", "content": "a"}]},
+         "there is no role 'usr'; roles: system, developer, user, assistant, tool"),
+    ],
+)  # fmt: skip
+def test_a_refusal_says_where_it_belongs(http: httpx.Client, path: str, body: dict, words: str) -> None:
+    assert words in error(http.post(path, content=json.dumps(body)), 400)["message"]
+
+
+def test_developer_is_system(http: httpx.Client) -> None:
+    def prompt_tokens(role: str) -> int:
+        messages = [{"role": role, "content": "Be brief."}, {"role": "user", "content": "Hello"}]
+        answer = http.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 1})
+        assert answer.status_code == 200
+        return answer.json()["usage"]["prompt_tokens"]
+
+    assert prompt_tokens("developer") == prompt_tokens("system")
 
 
 @pytest.mark.parametrize("text", ["plain", "  two  spaces\n", "naïve café, 日本, 🙂", "<|end|> written out"])

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from srtkit_conformance.catalogue import KINDS
+from srtkit_conformance.certificate import Standing, State
 from srtkit_conformance.digest import certificate_path
 from srtkit_conformance.report import read_report
 from tools import certificates, certify
@@ -42,6 +43,36 @@ def test_the_page_says_who_has_none(checkout: Path) -> None:
     page = certificates.page(checkout)
     assert "Without a certificate: prefix_cache:chunk, prefix_cache:radix.\n" in page
     assert "## prefix_cache" not in page
+
+
+def test_a_certificate_holds_for_the_checks_that_it_has(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = certificates.ours(checkout)[CHUNK]
+    assert certify.certify(CHUNK, place, level=0)
+    monkeypatch.setattr(certify, "standing_of", lambda kind, name: Standing("valid", "as if it lay in the package"))
+    assert certify.holds(CHUNK, place, level=0)
+    assert not certify.holds(CHUNK, place, level=1)
+    monkeypatch.setattr(certify, "standing_of", lambda kind, name: Standing("other files", "edited since"))
+    assert not certify.holds(CHUNK, place, level=0)
+
+
+def test_what_does_not_hold_is_told_and_what_needs_another_machine_is_not_missed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    states: dict[str, State] = {
+        CHUNK: "other files",
+        "attention:torch": "valid",
+        "ops:cpu": "none",
+        "ops:triton": "none",
+    }
+    monkeypatch.setattr(certify, "standing_of", lambda kind, name: Standing(states[f"{kind}:{name}"], "words"))
+    monkeypatch.setattr(certificates, "ours", lambda: dict.fromkeys(states, Path("nowhere")))
+    assert certify.main(["--current"]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        f"{CHUNK}: other files, words",
+        "ops:cpu: none, words",
+        "certificates: 2 of 4 do not hold",
+    ]
+    assert certify.main(["--current", "attention:torch", "ops:triton"]) == 0
 
 
 def test_a_run_fills_the_page(checkout: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -5,16 +5,27 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from srtkit.config.settings import Settings
 
 
-def add_settings(parser: argparse.ArgumentParser, *, file: bool = True) -> None:
-    """Add `--config FILE` (where `file`) and `--set A.B=C`."""
-    if file:
-        parser.add_argument("--config", type=Path, metavar="FILE", help="settings file (TOML)")
+class _OneFile(argparse.Action):
+    """Takes one file, on whichever way it is given."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, value: Any, _: Any = None) -> None:
+        if value is not None and namespace.config is not None:
+            parser.error(f"got two files, {namespace.config} and {value}")
+        namespace.config = value or namespace.config
+
+
+def add_settings(parser: argparse.ArgumentParser, *, positional: bool = True) -> None:
+    """Add the settings file, as `--config FILE` or (where `positional`) `FILE`, and `--set A.B=C`."""
+    file: dict[str, Any] = {"type": Path, "metavar": "FILE", "help": "settings file (TOML)", "action": _OneFile}
+    if positional:
+        parser.add_argument("config", nargs="?", **file)
+    parser.add_argument("--config", **file)
     parser.add_argument(
         "--set",
         action="append",

@@ -23,8 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     actions = parser.add_subparsers(required=True, metavar="check|schema|init")
     check = actions.add_parser("check", help="validate a file with the plugins it names; loads no model")
-    check.add_argument("config", type=Path, metavar="FILE")
-    add_settings(check, file=False)
+    add_settings(check)
     add_assume(check)
     check.set_defaults(action=_check)
     schema = actions.add_parser("schema", help="print the JSON schema of the file, with the plugins' options")
@@ -38,9 +37,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from srtkit.plugins.wiring import wire
+    from srtkit.config.prepare import checked_wiring
 
-    plan, facts, _ = wire(read_settings(arguments), discover(), assume=arguments.assume)
+    plan, facts, _, _ = checked_wiring(read_settings(arguments), arguments.assume, serving=True)
     print(f"{arguments.config}: fine, {len(plan.plugins)} plugins on {facts.name}")
     return 0
 

@@ -19,7 +19,7 @@ from srtkit.plugins.catalogue import CPU_SET
 from srtkit.plugins.registry import Registry, discover
 from srtkit.spec.errors import SrtError
 
-LIBRARIES = ("srtkit-core", "torch", "pluggy", "stevedore", "pydantic", "pydantic-settings", "huggingface_hub")
+LIBRARIES = ("srtkit-core", "torch", "pluggy", "stevedore", "pydantic", "huggingface_hub")
 OPEN_FILES = 1024
 FREE_DISK_MIB = 512
 

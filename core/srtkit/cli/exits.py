@@ -1,6 +1,7 @@
 """How `srt` ends when something goes wrong: one sentence and an exit code. docs/errors.md lists them all."""
 
 import errno
+from pathlib import Path
 
 USAGE = 2
 INTERRUPTED = 130
@@ -14,6 +15,10 @@ def os_error(error: OSError) -> tuple[str, int]:
     if error.errno == errno.EADDRINUSE:
         return f"server: {error}\n  remedy: choose another port, e.g. --set server.port=0", PORT_IN_USE
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        place = f" at {error.filename}" if error.filename else ""
-        return f"disk: it is full{place}\n  remedy: free some space, or set TMPDIR or HF_HOME elsewhere", DISK_FULL
+        from srtkit.config.source import folders
+
+        file, moved = error.filename, folders().items()
+        named = [f"{name} ({path})" for name, path in moved if not file or Path(file).is_relative_to(path)]
+        elsewhere = f", or set {' or '.join(named)} to another folder" if named else ""
+        return f"disk: it is full{f' at {file}' if file else ''}\n  remedy: free some space there{elsewhere}", DISK_FULL
     return f"system: {error}", OTHER_OS_ERROR

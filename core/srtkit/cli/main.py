@@ -18,6 +18,7 @@ from srtkit.plugins.registry import Registry, discover
 from srtkit.spec.cli import CliCommand
 from srtkit.spec.errors import PluginDuplicate, SrtError
 
+# Core's sub-commands: the functions `configure` and `run` of `srtkit.cli.<name>`, as `CliCommand` has them.
 OWN = {
     "serve": "serve a model over HTTP",
     "plugins": "list, show and trace plugins",
@@ -25,7 +26,6 @@ OWN = {
     "explain": "print wiring and memory of a settings file, before any weight is read",
     "doctor": "look for what is wrong with this installation",
 }
-"""Core's sub-commands: the functions `configure` and `run` of `srtkit.cli.<name>`, as `CliCommand` has them."""
 
 HELP = """usage: srt [--help] [--version] COMMAND ...
 
@@ -50,7 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SrtError as error:
         return _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
-        return _fail("stopped by Ctrl-C", exits.INTERRUPTED)
+        print("stopped by Ctrl-C", file=sys.stderr)
+        return exits.INTERRUPTED
     except BrokenPipeError:  # the reader of a pipe has gone: nothing is left to say, and nowhere to say it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -5,8 +5,9 @@
 
 import argparse
 import json
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,17 +15,18 @@ from typing import Any
 from srtkit.cli.common import add_assume, add_settings, read_settings, run_action, table
 from srtkit.plugins.catalogue import OFFICIAL, official_distribution
 from srtkit.plugins.registry import Offer, Registry, discover
-from srtkit.spec.errors import ConfigError, PluginError
+from srtkit.spec.errors import ConfigError, PluginError, SrtError
 from srtkit.spec.versions import CONTRACTS
 
 EPILOG = """examples:
-  srt plugins list --config my.toml --available
+  srt plugins list my.toml --available
   srt plugins show attention:torch
-  srt plugins trace --config my.toml
+  srt plugins trace my.toml
 """
 
 
 run = run_action
+_LONG = 8
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -97,21 +99,54 @@ def _show(arguments: argparse.Namespace) -> int:
     registry = discover()
     offer = registry.find(kind, name)
     descriptor = load(offer)
+    about = sys.modules[offer.value.partition(":")[0]].__doc__ or "-"
     rows = [
+        ("description", about.partition("\n")[0]),
         ("distribution", f"{offer.distribution} {offer.version}"),
         ("entry point", f"{offer.group}: {offer.name} = {offer.value}"),
         ("contract", f"{descriptor.contract}; this core speaks {CONTRACTS[kind].version}"),
     ]
+    rows += _capabilities(offer, descriptor, registry)
     print(f"{offer.part}\n{table(rows)}")
     if kind == "cli":
         print(f"\nsrt {name} --help")
         return 0
-    for suite in (one for one in registry.of("cli") if one.name == "conformance"):
-        load(suite).run(argparse.Namespace(action="certificate", plugin=offer.part))
+    if any(one.name == "conformance" for one in registry.of("cli")):
+        from srtkit.cli.main import main  # the door everybody takes; it has imported this module
+
+        main(["conformance", "certificate", offer.part])
     print(f"\n[{kind}]\nuse = {json.dumps(offer.name)}")
     if descriptor.options.model_fields:
         print("\n".join([f"[{kind}.options.{offer.name}]", *option_lines(descriptor.options)]))
     return 0
+
+
+def _capabilities(offer: Offer, descriptor: Any, registry: Registry) -> Iterator[tuple[str, str]]:
+    """What the plugin declares, a row each: for the device that is here, or with default options."""
+    from srtkit.config.init import detect_platform
+    from srtkit.plugins.loading import calling, load
+
+    if "capabilities" not in vars(descriptor):
+        return
+    try:
+        platform = load(registry.find("platform", detect_platform(registry)))
+        with calling(offer):
+            by_options = offer.kind in ("transport", "prefix_cache")
+            can = descriptor.capabilities(descriptor.options() if by_options else platform.probe(platform.options())[0])
+    except SrtError as error:
+        yield "capabilities", f"unknown: {error.part}: {error.cause.partition(chr(10))[0]}"
+    else:
+        yield from ((name, _words(value)) for name, value in vars(can).items())
+
+
+def _words(value: Any) -> str:
+    """A declared value for people."""
+    if isinstance(value, str | int):
+        return str(value)
+    if isinstance(value, Collection):
+        listed = list(map(str, sorted(value) if isinstance(value, frozenset) else value))
+        return ", ".join([*listed[:_LONG], "…", listed[-1]] if len(listed) > _LONG else listed) or "none"
+    return "yes" if value else f"no: {value.reason}"
 
 
 def _trace(arguments: argparse.Namespace) -> int:

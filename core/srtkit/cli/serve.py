@@ -29,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `srt serve`."""
     parser.epilog = EPILOG
     parser.add_argument("target", nargs="?", metavar="MODEL|FILE", help="a model source, or a settings file (.toml)")
-    add_settings(parser)
+    add_settings(parser, positional=False)
 
 
 def run(arguments: argparse.Namespace) -> int:

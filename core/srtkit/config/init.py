@@ -21,8 +21,8 @@ from srtkit.spec.errors import DeviceAbsent
 from srtkit.spec.versions import CONTRACTS
 
 DEV = Path("/dev")
+# Files in /dev that mean an accelerator is here.
 ACCELERATORS = ("nvidia[0-9]*", "kfd")
-"""Files in /dev that mean an accelerator is here."""
 
 
 def initial_config(source: str, registry: Registry, platform: str | None = None, dev: Path = DEV) -> str:

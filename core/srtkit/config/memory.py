@@ -3,21 +3,23 @@
 Weights and pools are exact; the workspace of the largest step is a formula and printed as an estimate.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from srtkit.spec.attention import LayerGroup
+from srtkit.config.settings import MemorySection
 from srtkit.spec.errors import OutOfMemory
 from srtkit.spec.facts import Limits
-from srtkit.spec.kv import ITEM_BYTES, KVLayout
+from srtkit.spec.kv import ITEM_BYTES
 from srtkit.spec.models import ModelPlan
+from srtkit.spec.platform import PlatformDefaults
 
 GIB = 1 << 30
 
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Bytes of one rank. `pages` includes the scratch page 0; `page_bytes` covers all layers."""
+    """Bytes of one rank. `pages` includes the scratch page 0; `page_bytes` covers all layers; `reason` says what sized
+    the KV pools.
+    """
 
     total: int
     budget: int
@@ -26,6 +28,7 @@ class MemoryPlan:
     tables: int
     page_bytes: int
     pages: int
+    reason: str
 
     @property
     def kv(self) -> int:
@@ -34,48 +37,54 @@ class MemoryPlan:
 
     def lines(self, page_size: int) -> list[str]:
         """For people: one line a part."""
-        usable = self.pages - 1
+        usable, in_all = self.pages - 1, self.weights + self.workspace + self.tables + self.kv
         return [
             f"weights    {_gib(self.weights)}",
-            f"workspace  {_gib(self.workspace)} (estimate)",
+            f"workspace  {_gib(self.workspace)} (an estimate: the largest step)",
             f"tables     {_gib(self.tables)}",
             f"KV pages   {_gib(self.kv)} = {usable:,} pages x {page_size} = {usable * page_size:,} tokens, "
             f"{self.page_bytes // page_size:,} B a token",
-            f"budget     {_gib(self.budget)} of {_gib(self.total)}",
+            f"           {self.reason}",
+            f"in all     {_gib(in_all)} of the device's {_gib(self.total)}; memory.fraction allows {_gib(self.budget)}",
         ]
 
 
 def plan_memory(
-    total: int,
-    fraction: float,
-    kv_bytes: int,
-    kv_cap: int,
-    limits: Limits,
-    model: ModelPlan,
-    groups: Sequence[tuple[LayerGroup, KVLayout]],
+    asked: MemorySection, total: int, defaults: PlatformDefaults, limits: Limits, model: ModelPlan, page_bytes: int
 ) -> MemoryPlan:
-    """Size the pools: `kv_bytes` (0: what `fraction` of `total` leaves, at most `kv_cap` if that is not 0), and no
-    more pages than `limits` can fill.
+    """Size the pools: by `kv_gib`, else by what `fraction` of `total` bytes leaves, at most the platform's cap.
 
-    Raises `OutOfMemory` with the figures when not even one page fits, or all that is asked for exceeds `total`.
+    Never more pages than `limits` can fill; a page takes `page_bytes` in all layers.
+    Raises `OutOfMemory` with the figures when not even one page beside page 0 fits, or all exceeds the memory.
     """
-    page_bytes = sum(layout.page_bytes * len(group.layers) for group, layout in groups)
     activations = limits.max_tokens * (8 * model.hidden_size + 3 * model.intermediate_size)
     workspace = activations * ITEM_BYTES[model.dtype] + 3 * limits.max_rows * model.vocab_size * 4
     tables = limits.max_rows * limits.max_pages * 4 * 3 + limits.max_tokens * 16
-    budget = int(total * fraction)
-    left = budget - model.weight_bytes - workspace - tables
-    left = kv_bytes or min(left, kv_cap or left)
-    pages = min(left // page_bytes, limits.max_rows * limits.max_pages + 1)
-    wanted = model.weight_bytes + workspace + tables + max(pages, 2) * page_bytes
-    if pages < 2 or wanted > total:
+    budget = int(total * (asked.fraction or defaults.memory_fraction))
+    kv_bytes, kv_cap = (int(float(gib or 0) * GIB) for gib in (asked.kv_gib, defaults.extra.get("kv_gib_cap")))
+    fixed = model.weight_bytes + workspace + tables
+    left, reason = budget - fixed, "what memory.fraction leaves"
+    if kv_bytes:
+        left, reason = kv_bytes, f"memory.kv_gib asks for {_gib(kv_bytes)}"
+    elif 0 < kv_cap < left:
+        left, reason = kv_cap, f"capped by the platform at {_gib(kv_cap)} (memory.kv_gib lifts it)"
+    most = limits.max_rows * limits.max_pages + 1
+    pages = min(left // page_bytes, most)
+    if left // page_bytes > most:
+        beyond = reason if kv_bytes else f"{_gib(left)} would be free"
+        reason = f"all that {limits.max_rows} sequences of {limits.max_context:,} tokens can fill ({beyond})"
+    if kv_bytes and pages < 2:
+        remedy = f"raise memory.kv_gib, at least to {2.5 * page_bytes / GIB:.2g}"
+        raise OutOfMemory("memory.kv_gib", f"{reason}, and 2 KV pages take {_gib(2 * page_bytes)}", remedy)
+    if pages < 2 or fixed + pages * page_bytes > total:
+        option, has = ("lower memory.kv_gib", total) if kv_bytes else ("raise memory.fraction", budget)
         raise OutOfMemory(
             "memory plan",
             f"weights ({_gib(model.weight_bytes)}), workspace ({_gib(workspace)}), tables ({_gib(tables)}) and "
-            f"{max(pages, 2):,} KV pages of {page_bytes:,} B do not fit: {_gib(budget)} of {_gib(total)} may be used",
-            "change memory.fraction or kv_gib, lower scheduler.chunk_tokens or max_running, or take a smaller model",
+            f"{max(pages, 2):,} KV pages of {page_bytes:,} B do not fit: {_gib(has)} of {_gib(total)} may be used",
+            f"{option}, lower scheduler.chunk_tokens or max_running, or take a smaller model",
         )
-    return MemoryPlan(total, budget, model.weight_bytes, workspace, tables, page_bytes, int(pages))
+    return MemoryPlan(total, budget, model.weight_bytes, workspace, tables, page_bytes, int(pages), reason)
 
 
 def _gib(n: int) -> str:

@@ -7,18 +7,20 @@ records, but no option by name.
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, to_json
 
 from srtkit.config.hints import did_you_mean
 from srtkit.spec.errors import ConfigError
 
+# A setting's place: ("attention", "options", "aiter", "prefer_layout").
 KeyPath = tuple[str, ...]
-"""A setting's place: ("attention", "options", "aiter", "prefer_layout")."""
+M = TypeVar("M", bound=BaseModel)
 
 _SECRET = ("key", "token", "secret", "password")
+_WRONG_TYPE = ("int_type", "float_type", "bool_type", "string_type")
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,10 @@ class Origin:
         inside = (key for key in self.places if key[: len(path)] == path)
         around = (path[:length] for length in range(len(path), -1, -1))
         return next((self.places[key] for key in (path, *inside, *around) if key in self.places), "settings")
+
+    def in_file(self, path: KeyPath) -> bool:
+        """Whether a file says it, with types of its own, not the text of a flag or a variable."""
+        return self.where(path).startswith(self.places.get((), "settings"))
 
 
 def key_lines(text: str) -> dict[KeyPath, int]:
@@ -73,13 +79,28 @@ def paths_of(table: Mapping[str, Any], prefix: KeyPath = ()) -> Iterator[KeyPath
             yield from paths_of(value, (*prefix, key))
 
 
-def config_error(error: ValidationError, model: type[BaseModel], origin: Origin, prefix: KeyPath = ()) -> ConfigError:
-    """All mistakes that pydantic found in the table at `prefix`, each with its place."""
-    mistakes = [_mistake(record, model, origin, prefix) for record in error.errors(include_url=False)]
+def validated(model: type[M], table: Mapping[str, Any], origin: Origin, prefix: KeyPath = ()) -> M:
+    """The table at `prefix` as its model. A file's values must have their type; texts of flags and variables get it.
+
+    Raises `ConfigError` with all mistakes, each with its place.
+    """
+    found: dict[tuple[int | str, ...], ErrorDetails] = {}
+    try:
+        model.model_validate_json(to_json(table), strict=True)  # in JSON a list may stand for a tuple
+    except ValidationError as error:
+        typed = (record for record in error.errors(include_url=False) if record["type"] in _WRONG_TYPE)
+        found = {one["loc"]: one for one in typed if origin.in_file((*prefix, *map(str, one["loc"])))}
+    try:
+        result = model.model_validate(table)
+    except ValidationError as error:
+        found |= {record["loc"]: record for record in error.errors(include_url=False)}
+    mistakes = [_mistake(record, model, origin, prefix) for record in found.values()]
+    if not mistakes:
+        return result
     if len(mistakes) == 1:
-        return ConfigError(*mistakes[0])
+        raise ConfigError(*mistakes[0])
     lines = [f"{where}: {cause}" + (f" ({remedy})" if remedy else "") for where, cause, remedy in mistakes]
-    return ConfigError("config", "\n  ".join([f"{len(mistakes)} mistakes", *lines]))
+    raise ConfigError("config", "\n  ".join([f"{len(mistakes)} mistakes", *lines]))
 
 
 def _mistake(record: ErrorDetails, model: type[BaseModel], origin: Origin, prefix: KeyPath) -> tuple[str, str, str]:
@@ -89,7 +110,11 @@ def _mistake(record: ErrorDetails, model: type[BaseModel], origin: Origin, prefi
     where, dotted = origin.where(path), ".".join(path)
     if record["type"] == "extra_forbidden":
         known = field_names(model, local[:-1])
-        remedy = did_you_mean(local[-1], known) or f"known here: {', '.join(sorted(known)) or 'no keys'}"
+        tables = sorted(name for name in known if not local[1:] and local[0] in field_names(model, (name,)))
+        remedy = f"did you mean {' or '.join(f'{name}.{local[0]}' for name in tables)}?" if tables else ""
+        remedy = remedy or did_you_mean(local[-1], known) or f"known here: {', '.join(sorted(known)) or 'no keys'}"
+        if "options" in known:
+            remedy += f"; a plugin's own options stand in [{path[0]}.options.NAME]"
         return where, f'unknown key "{path[-1]}"' + (f" in [{'.'.join(path[:-1])}]" if path[1:] else ""), remedy
     if record["type"] == "missing":
         return where, f"{dotted} is missing", f"write it in a settings file, or give --set {dotted}=…"

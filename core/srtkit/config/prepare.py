@@ -4,19 +4,22 @@ The parent prepares; a rank gets `RankSpec`, the same facts as data, and arrives
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from srtkit.config.check import check
 from srtkit.config.resolve import EngineConfig, resolve
 from srtkit.config.settings import Settings
 from srtkit.config.source import resolve_source
-from srtkit.parallel.blame import STARTING, blame
+from srtkit.plugins.blame import STARTING, blame
 from srtkit.plugins.loaded import LoadedPlugin, LoadedPlugins, load_wiring
 from srtkit.plugins.plan import WiringPlan
 from srtkit.plugins.registry import discover
 from srtkit.plugins.wiring import wire
-from srtkit.spec.errors import LoaderError
+from srtkit.spec.errors import LoaderError, SrtError
 from srtkit.spec.facts import DeviceFacts
 from srtkit.spec.model_loader import ModelDescription
 from srtkit.spec.platform import PlatformDefaults
@@ -55,20 +58,43 @@ class Run:
         return RankSpec(settings, self.wiring, self.facts, self.defaults, str(self.path), config, str(folder))
 
 
-def prepare(settings: Settings, *, assume: str | None = None) -> Run:
-    """Decide everything, with the error that fits when something is wrong."""
-    wiring, facts, defaults = wire(settings, discover(), assume=assume)
-    loaded = load_wiring(wiring)
+def prepare(settings: Settings, *, assume: str | None = None, serving: bool = False) -> Run:
+    """Decide everything, with the error that fits when something is wrong. `serving`: with a process for each rank."""
+    wiring, facts, defaults, loaded = checked_wiring(settings, assume, serving)
     path = resolve_source(settings.model.source, settings.model.revision)
-    try:
+    with _blaming(settings, wiring):
         loader = choose_loader(loaded, path)
         description = loader.descriptor.describe(path, loader.options)
         config = resolve(settings, loaded, facts, defaults, description.config)
-    except (AttributeError, LookupError, TypeError, ValueError) as error:  # a descriptor's function failed
-        raise blame(error, wiring, STARTING) from error
     # A platform's order is a preference, a file's a promise: only to pass over what the file names degrades.
     degraded = (*wiring.degraded, *(config.passed_over if settings.attention.use else ()))
     return Run(settings, replace(wiring, degraded=degraded), loaded, facts, defaults, path, description, config)
+
+
+def checked_wiring(
+    settings: Settings, assume: str | None, serving: bool
+) -> tuple[WiringPlan, DeviceFacts, PlatformDefaults, LoadedPlugins]:
+    """All that is decided without the model. What is wrong has the error that fits, and its place in the file."""
+    wiring, facts, defaults = wire(settings, discover(), assume=assume)
+    loaded = load_wiring(wiring)
+    with _blaming(settings, wiring):
+        check(settings, loaded, facts, defaults.dtype, serving)
+    return wiring, facts, defaults, loaded
+
+
+@contextmanager
+def _blaming(settings: Settings, wiring: WiringPlan) -> Iterator[None]:
+    """A descriptor's function that fails is its plugin's error; a refused setting is told with its place."""
+    try:
+        yield
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise blame(error, wiring, STARTING) from error
+    except SrtError as error:
+        place = settings.origin.places.get(tuple(error.part.split(".")))
+        if place is None:
+            raise
+        cause = error.cause if place.endswith(error.part) else f"{error.part}: {error.cause}"
+        raise type(error)(place, cause, error.remedy) from None
 
 
 def rank_environment(defaults: PlatformDefaults) -> dict[str, str]:
@@ -92,9 +118,8 @@ def choose_loader(loaded: LoadedPlugins, path: Path) -> LoadedPlugin:
     raise LoaderError(str(path), f"no loader reads this form (asked: {asked})", "name one under [model_loader] use")
 
 
-def explain(settings: Settings, assume: str | None = None) -> str:
+def explain(run: Run) -> str:
     """The wiring plan and the memory plan, for `srt explain`; no weight is read."""
-    run = prepare(settings, assume=assume)
     config, facts, model, limits = run.config, run.facts, run.config.model, run.config.limits
     lines = [f"device      {facts.name} ({facts.architecture}), {facts.memory_bytes / 2**30:.1f} GiB"]
     lines += ["", f"wiring plan {run.wiring.digest[:12]}"]
@@ -112,4 +137,4 @@ def explain(settings: Settings, assume: str | None = None) -> str:
     lines += [f"  {runner.plugin.wired.part}: {len(runner.keys)} captured shapes" for runner in config.runners]
     figures = ("  " + line for line in config.memory.lines(limits.page_size))
     lines += ["", "memory plan, before any weight is read", *figures]
-    return "\n".join([*lines, f"  steps in flight: {limits.depth}"])
+    return "\n".join([*lines, f"  steps in flight: {limits.depth}", *(f"note: {note}" for note in config.notes)])

@@ -4,23 +4,23 @@ Everything that `auto` or None stood for gets its value here, every cross-kind c
 each refusal names both sides. Parent and children call it with equal arguments and get equal results.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from srtkit.config.memory import GIB, MemoryPlan, plan_memory
 from srtkit.config.settings import Settings
 from srtkit.plugins.loaded import LoadedPlugin, LoadedPlugins
-from srtkit.plugins.wiring import ATTENTION_ROLES
-from srtkit.spec.attention import AttentionCapabilities, LayerGroup, check_spec
+from srtkit.spec.attention import LayerGroup, check_spec
 from srtkit.spec.errors import Unsupported
 from srtkit.spec.facts import DeviceFacts, Limits
 from srtkit.spec.graph_runner import GraphRunnerDescriptor
 from srtkit.spec.kv import FULL, KVLayout, negotiate
 from srtkit.spec.models import ModelPlan, ModelsDescriptor, PlanRequest
 from srtkit.spec.platform import PlatformDefaults
-from srtkit.spec.prefix_cache import CacheCapabilities
 from srtkit.spec.step_plan import StepKey
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class RunnerChoice:
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """All an engine needs to be built, decided. `passed_over`: why attention plugins named before the chosen one do
-    not serve this model, a sentence each.
+    """All an engine needs to be built, decided. A sentence each: `passed_over` says why attention plugins named before
+    the chosen one do not serve this model, `notes` where a setting gets less than it asks for.
     """
 
     model: ModelPlan
@@ -55,6 +55,7 @@ class EngineConfig:
     memory: MemoryPlan
     shares: bool
     passed_over: tuple[str, ...]
+    notes: tuple[str, ...]
 
     def fit(self, wanted: StepKey) -> StepKey:
         """The key a step runs at: the first runner that has one; eager, the last, takes any."""
@@ -72,59 +73,51 @@ def resolve(
     defaults: PlatformDefaults,
     config: Mapping[str, Any],
 ) -> EngineConfig:
-    """Decide everything. Raises `Unsupported`, `ConfigError` or `OutOfMemory`; touches nothing."""
-    _refuse_what_is_not_built(settings)
+    """Decide all that `check` has left. Raises `Unsupported`, `ConfigError` or `OutOfMemory`; touches nothing."""
     dtype = defaults.dtype if settings.model.dtype == "auto" else settings.model.dtype
-    if dtype not in facts.dtypes:
-        raise Unsupported("model.dtype", f"{facts.name} does not compute in {dtype}", f"one of {sorted(facts.dtypes)}")
     kv_dtype = dtype if settings.memory.kv_dtype == "auto" else settings.memory.kv_dtype
     models, plan = _plan_model(loaded, PlanRequest(config, dtype, kv_dtype))
     cache = loaded.one("prefix_cache")
-    cache_can: CacheCapabilities = cache.descriptor.capabilities(cache.options)
-    refusals: list[Unsupported] = []
-    for backend in loaded.all("attention"):  # alternatives in order of preference
-        can = backend.descriptor.capabilities(facts)
-        try:
-            page_size = _page_size(settings, backend, can, cache, cache_can)
-            groups = _groups(plan, backend, can, page_size, facts)
-            break
-        except Unsupported as refusal:
-            refusals.append(refusal)
-    else:
-        raise refusals[0]
+    shares = bool(cache.descriptor.capabilities(cache.options).shares)
+
+    def serve_with(backend: LoadedPlugin) -> tuple[int, tuple[GroupChoice, ...]]:
+        page = page_size(settings, loaded, backend, facts)
+        return page, _groups(plan, backend, page, facts)
+
+    backend, (page, groups), refusals = choose_attention(loaded, serve_with)
     scheduler = settings.scheduler
     limits = Limits(
         max_rows=scheduler.max_running,
         max_tokens=max(scheduler.chunk_tokens, scheduler.max_running),
         max_context=min(settings.model.max_context or plan.max_context, plan.max_context),
-        page_size=page_size,
+        page_size=page,
         depth=scheduler.depth if scheduler.depth is not None else int(facts.async_launch),
     )
-    memory = plan_memory(
-        facts.memory_bytes,
-        settings.memory.fraction or defaults.memory_fraction,
-        int((settings.memory.kv_gib or 0) * GIB),
-        int(float(defaults.extra.get("kv_gib_cap", "0")) * GIB),
-        limits,
-        plan,
-        [(choice.group, choice.layout) for choice in groups],
-    )
-    limits = replace(limits, max_context=min(limits.max_context, (memory.pages - 1) * page_size))
+    page_bytes = sum(choice.layout.page_bytes * len(choice.group.layers) for choice in groups)
+    memory = plan_memory(settings.memory, facts.memory_bytes, defaults, limits, plan, page_bytes)
+    notes = _notes(settings, plan, limits, memory)
+    limits = replace(limits, max_context=min(limits.max_context, (memory.pages - 1) * page))
+    capture = backend.descriptor.capabilities(facts).capture
     runners = tuple(
-        RunnerChoice(plugin, tuple(plugin.descriptor.keys(limits, can.capture, plugin.options)))
+        RunnerChoice(plugin, tuple(plugin.descriptor.keys(limits, capture, plugin.options)))
         for plugin in loaded.all("graph_runner")
     )
+    if runners[-1].keys:
+        raise Unsupported("graph_runner.use", "no runner takes steps of any shape", 'end the list with "eager"')
     passed_over = tuple(f"attention falls back to {backend.wired.offer.name}: {r.part} {r.cause}" for r in refusals)
-    return EngineConfig(plan, config, models, groups, runners, limits, memory, bool(cache_can.shares), passed_over)
+    return EngineConfig(plan, config, models, groups, runners, limits, memory, shares, passed_over, notes)
 
 
-def _refuse_what_is_not_built(settings: Settings) -> None:
-    given = settings.model_dump(include={"parallel": True, "server": {"workers"}, "attention": set(ATTENTION_ROLES)})
-    asked = {f"{table}.{key}": value for table, content in given.items() for key, value in content.items()}
-    for option, value in asked.items():
-        same = None if option in ("attention.draft", "attention.shadow") else settings.attention.use
-        if value not in (None, 1, same):
-            raise Unsupported(option, "this version does not do it yet", "remove the line from the file")
+def _notes(settings: Settings, plan: ModelPlan, limits: Limits, memory: MemoryPlan) -> tuple[str, ...]:
+    asked, held = settings.model.max_context or 0, (memory.pages - 1) * limits.page_size
+    wanted = int((settings.memory.kv_gib or 0) * GIB) // memory.page_bytes
+    most, context = plan.max_context, limits.max_context
+    notes = (
+        (asked > most, f"model.max_context {asked:,} is beyond the model's {most:,}, which holds"),
+        (context > held, f"the context is {held:,} tokens, not {context:,}: the KV pages hold no more"),
+        (wanted > memory.pages, f"KV pages take {memory.kv / GIB:.2f} GiB, {memory.reason}"),
+    )
+    return tuple(note for applies, note in notes if applies)
 
 
 def _plan_model(loaded: LoadedPlugins, request: PlanRequest) -> tuple[LoadedPlugin, ModelPlan]:
@@ -138,50 +131,54 @@ def _plan_model(loaded: LoadedPlugins, request: PlanRequest) -> tuple[LoadedPlug
             others = [component.name for component in plan.components if component != FULL]
             if others or plan.recurrent:
                 what = f"the component {others[0]}" if others else "recurrent layers"
-                raise Unsupported(
-                    plugin.wired.part, f"{plan.architecture} needs {what}, which no scheduler manages yet"
-                )
+                cause = f"{plan.architecture} needs {what}, which no scheduler manages yet"
+                raise Unsupported(plugin.wired.part, cause)
             return plugin, plan
     cause = f"no installed model plugin knows the architecture {', '.join(named) or '(none named in config.json)'}"
     raise Unsupported("models", cause, f"known: {', '.join(sorted(known))}")
 
 
-def _page_size(
-    settings: Settings,
-    backend: LoadedPlugin,
-    can: AttentionCapabilities,
-    cache: LoadedPlugin,
-    cache_can: CacheCapabilities,
-) -> int:
-    wanted = settings.memory.page_size
-    for size in can.page_sizes:
-        if wanted in (None, size) and size in cache_can.page_sizes:
-            return size
-    sizes = ", ".join(map(str, can.page_sizes[:12])) + (" …" if len(can.page_sizes) > 12 else "")
-    raise Unsupported(
-        "memory.page_size",
-        f"{wanted or 'no size'} suits both {backend.wired.part} ({sizes}) and "
-        f"{cache.wired.part} ({cache_can.page_sizes.start} … {cache_can.page_sizes.stop - 1})",
-        "choose a size from both lists",
-    )
+def choose_attention(
+    loaded: LoadedPlugins, attempt: Callable[[LoadedPlugin], T]
+) -> tuple[LoadedPlugin, T, list[Unsupported]]:
+    """Of the alternatives the first that `attempt` takes, its result, and the refusals before it.
+
+    Raises the first refusal when none is taken, `PluginNotFound` when none is chosen.
+    """
+    refusals: list[Unsupported] = []
+    for backend in loaded.all("attention") or [loaded.one("attention")]:
+        try:
+            return backend, attempt(backend), refusals
+        except Unsupported as refusal:
+            refusals.append(refusal)
+    raise refusals[0]
 
 
-def _groups(
-    plan: ModelPlan, backend: LoadedPlugin, can: AttentionCapabilities, page_size: int, facts: DeviceFacts
-) -> tuple[GroupChoice, ...]:
+def page_size(settings: Settings, loaded: LoadedPlugins, backend: LoadedPlugin, facts: DeviceFacts) -> int:
+    """The size of a page that file, backend and cache take and the backend likes best. Raises `Unsupported`."""
+    cache, wanted = loaded.one("prefix_cache"), settings.memory.page_size
+    taken = cache.descriptor.capabilities(cache.options).page_sizes
+    offered = backend.descriptor.capabilities(facts).page_sizes
+    for size in offered:
+        if size in taken and wanted in (None, size):
+            return int(size)
+    sizes = ", ".join(map(str, offered[:12])) + (" …" if len(offered) > 12 else "")
+    what = f"{wanted or 'no size'} suits both {backend.wired.part} ({sizes})"
+    cause = f"{what} and {cache.wired.part} ({taken.start} … {taken.stop - 1})"
+    raise Unsupported("memory.page_size", cause, "choose a size from both lists")
+
+
+def _groups(plan: ModelPlan, backend: LoadedPlugin, page: int, facts: DeviceFacts) -> tuple[GroupChoice, ...]:
     """Layers of equal spec form a group; every group gets the layout all its users share."""
     by_spec: dict[Any, list[int]] = {}
     for layer, spec in plan.attention.items():
         by_spec.setdefault(spec, []).append(layer)
+    part, can = backend.wired.part, backend.descriptor.capabilities(facts)
     choices = []
     for number, (spec, layers) in enumerate(by_spec.items()):
-        problem = check_spec(backend.wired.part, spec, can)
-        if problem:
-            raise Unsupported(
-                backend.wired.part,
-                f"{problem}, which {plan.architecture} needs in layer {layers[0]}",
-                "name another attention backend",
-            )
-        layout = negotiate([(backend.wired.part, backend.descriptor.kv_layouts(spec, page_size, facts))])
+        if problem := check_spec(part, spec, can):
+            cause = f"{problem}, which {plan.architecture} needs in layer {layers[0]}"
+            raise Unsupported(part, cause, "name another attention backend")
+        layout = negotiate([(part, backend.descriptor.kv_layouts(spec, page, facts))])
         choices.append(GroupChoice(LayerGroup(f"{spec.component}.{number}", spec, tuple(layers)), layout, backend))
     return tuple(choices)

@@ -4,45 +4,30 @@ Plugins' own options stand in the `options` tables, unread here. Knows no plugin
 `auto` and None become is decided by `srtkit.config.resolve`.
 """
 
+import json
 import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-import pydantic_settings as sources
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    PrivateAttr,
-    ValidationError,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, PrivateAttr
 from pydantic import model_validator as check
 
 from srtkit.config.hints import did_you_mean
-from srtkit.config.origin import KeyPath, Origin, config_error, key_lines
+from srtkit.config.origin import KeyPath, Origin, key_lines, validated
 from srtkit.spec.errors import ConfigError
 
 PREFIX = "SRT_"
 
 
 def _as_names(value: object) -> object:
-    """A single name is a list of one; text from a variable or `--set` may hold a TOML array."""
-    if not isinstance(value, str):
-        return value
-    return tomllib.loads(f"names = {value}")["names"] if value.startswith("[") else (value,)
+    """A single name is a list of one."""
+    return (value,) if isinstance(value, str) else value
 
 
-Names = Annotated[
-    tuple[str, ...],
-    sources.NoDecode,
-    BeforeValidator(_as_names, json_schema_input_type=str | tuple[str, ...]),
-]
+Names = Annotated[tuple[str, ...], BeforeValidator(_as_names, json_schema_input_type=str | tuple[str, ...])]
 Options = dict[str, Any]
 FloatType = Literal["auto", "bfloat16", "float16", "float32"]
 
@@ -57,7 +42,7 @@ class ModelSection(Section):
     """What is served."""
 
     source: str
-    """A folder, a GGUF file, `package:NAME/FILE` inside an installed package, or a hub id `org/name`."""
+    """A folder or GGUF file (from the current folder on), `package:NAME/FILE` of a package, a hub id `org/name`."""
     name: str | None = None
     """The name clients use; by default the last part of `source`."""
     dtype: FloatType = "auto"
@@ -129,7 +114,7 @@ class SchedulerSection(Section):
     """Most sequences in one step."""
     chunk_tokens: PositiveInt = 2048
     """Most prompt tokens in one step; longer prompts are prefilled in chunks."""
-    depth: NonNegativeInt | None = None
+    depth: Annotated[int, Field(ge=0)] | None = None
     """Steps in flight; by default 0 where launches are synchronous, else 1."""
     max_waiting: PositiveInt = 1024
     """Most requests in the queue; beyond it clients get 503."""
@@ -142,7 +127,7 @@ class MemorySection(Section):
 
     fraction: Annotated[float, Field(gt=0, le=1)] | None = None
     """Share of the device's memory to use in all; by default the platform's."""
-    kv_gib: PositiveFloat | None = None
+    kv_gib: Annotated[float, Field(gt=0)] | None = None
     """GiB of KV pages, instead of what `fraction` leaves."""
     page_size: Annotated[int, Field(ge=1, le=256)] | None = None
     """Tokens of a page; by default what the attention backend prefers."""
@@ -173,13 +158,11 @@ class ServerSection(Section):
     """Clients must send it as a bearer token."""
 
 
-class Settings(sources.BaseSettings):
+class Settings(Section):
     """All tables of the file. Frozen, and survives JSON, so that child processes get it whole.
 
     Built by `load_settings`, or by `model_validate*` in a child, which reads no environment and no file.
     """
-
-    model_config = sources.SettingsConfigDict(extra="forbid", frozen=True, env_prefix=PREFIX, env_nested_delimiter="__")
 
     model: ModelSection
     platform: OnePlugin = OnePlugin()
@@ -213,35 +196,22 @@ def load_settings(
 
     Raises `ConfigError` with place, cause and remedy for all mistakes that are found.
     """
-    environ = os.environ if environ is None else environ
     file, places = _read(path) if path else ({}, {})
-    given = [_set(text) for text in sets]
-    variables = _variables(environ)
-    places = {(): str(path or "settings")} | places | variables | {key: f"--set {'.'.join(key)}" for key, _ in given}
-    origin = Origin(places)
-    source = sources.EnvSettingsSource(Settings)
-    source.env_vars = {name.lower(): environ[name] for name in variables.values()}
-    table: dict[str, Any] = {}
-    try:
-        for layer in ({"model": {}}, base or {}, file, source(), *(above for _, above in given)):
-            table = _over(table, layer)
-        settings = Settings.model_validate(table)
-    except ValidationError as error:
-        raise config_error(error, Settings, origin) from None
-    except sources.SettingsError as error:
-        raise ConfigError("environment", str(error), "a whole table is written as JSON") from None
+    given = [*_variables(os.environ if environ is None else environ), *map(_set, sets)]
+    origin = Origin({(): str(path or "settings")} | places | {key: place for place, key, _ in given})
+    layers = [{"model": {}}, base or {}, file, *(_nested(*one) for one in given)]
+    settings = validated(Settings, reduce(_over, layers), origin)
     settings._origin = origin
     return settings
 
 
-def _over(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """Nested tables as one: what `above` says wins."""
-    tables = {
-        key: _over(below[key], value)
-        for key, value in above.items()
-        if isinstance(value, dict) and isinstance(below.get(key), dict)
-    }
-    return {**below, **above, **tables}
+    merged = {**below, **above}
+    for key in below.keys() & above.keys():
+        if isinstance(below[key], dict) and isinstance(above[key], dict):
+            merged[key] = _over(below[key], above[key])
+    return merged
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[KeyPath, str]]:
@@ -255,28 +225,33 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[KeyPath, str]]:
         raise ConfigError(str(path), f"is not valid TOML: {error}") from None
 
 
-def _set(text: str) -> tuple[KeyPath, dict[str, Any]]:
-    """Key and nested table of `a.b=c`. A value that opens like a TOML array, table or string is one."""
+def _set(text: str) -> tuple[str, KeyPath, str]:
+    """Place, key and value of `--set a.b=c`."""
     key, equals, value = (part.strip() for part in text.partition("="))
     path = tuple(key.split("."))
     if not equals or not all(path):
         raise ConfigError("--set", f'"{text}" is not of the form a.b=value', "e.g. --set server.port=30001")
-    try:
-        table: Any = tomllib.loads(f"x = {value}")["x"] if value.startswith(("[", "{", '"', "'")) else value
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"--set {text}", f"is not valid TOML: {error}", "quote a text as in TOML") from None
-    for name in reversed(path):
-        table = {name: table}
-    return path, table
+    return f"--set {key}", path, value
 
 
-def _variables(environ: Mapping[str, str]) -> dict[KeyPath, str]:
-    """Key → name of every `SRT_A__B` that is set; an unknown table is an error. Other `SRT_` names are not ours."""
-    found: dict[KeyPath, str] = {}
+def _variables(environ: Mapping[str, str]) -> Iterator[tuple[str, KeyPath, str]]:
+    """Name, key and value of every `SRT_A__B` that is set, a table before its keys; an unknown table is an error.
+
+    Other `SRT_` names are not ours.
+    """
     for name in sorted(name for name, value in environ.items() if value and name.upper().startswith(PREFIX)):
         section, *rest = name.lower().removeprefix(PREFIX.lower()).split("__")
         if section in Settings.model_fields:
-            found[section, *rest] = name
+            yield name, (section, *rest), environ[name]
         elif rest:
             raise ConfigError(name, f'there is no table "{section}"', did_you_mean(section, Settings.model_fields))
-    return found
+
+
+def _nested(place: str, path: KeyPath, text: str) -> dict[str, Any]:
+    """Tables that have `text` at `path`. What opens like a TOML array or string, or like a JSON object, is one."""
+    try:
+        value: Any = tomllib.loads(f"x = {text}")["x"] if text.startswith(("[", '"', "'")) else text
+        value = json.loads(text) if text.startswith("{") else value
+    except ValueError as error:
+        raise ConfigError(place, str(error), "a list or a quoted text is written as in TOML, a table as JSON") from None
+    return reduce(lambda inner, name: {name: inner}, reversed(path), value)

@@ -5,23 +5,31 @@ found by the hub's own library.
 """
 
 import importlib.util
+import os
 import re
+import tempfile
 from pathlib import Path, PurePosixPath
 
 from srtkit.spec.errors import LoaderError
 
 NEEDED = ["*.json", "*.jinja", "tokenizer.model", "*.safetensors"]
+# Of a repository what serving needs; below folders and as `consolidated` lie the same weights in other forms.
 SPARE = ["*/*", "consolidated*"]
-"""Of a repository what serving needs; below folders and as `consolidated` lie the same weights in other forms."""
 
 _HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[\w.-]+)(?:/([\w./-]+\.gguf))?")
+
+
+def folders() -> dict[str, Path]:
+    """Where files are written, by the variable that moves it."""
+    hub = os.environ.get("HF_HOME", "~/.cache/huggingface")
+    return {"TMPDIR": Path(tempfile.gettempdir()), "HF_HOME": Path(hub).expanduser()}
 
 
 def resolve_source(source: str, revision: str | None = None) -> Path:
     """The folder or file that `source` names, downloaded if it is a hub id.
 
-    A source is a folder, a file, `package:NAME/FILE` (a module, which is not imported), or a
-    hub id `org/name`, also `org/name/FILE.gguf`. Raises `LoaderError`.
+    A source is a folder or file, seen from the current folder, `package:NAME/FILE` (a module, which is not
+    imported), or a hub id `org/name`, also `org/name/FILE.gguf`. Raises `LoaderError`.
     """
     if source.startswith("package:"):
         return _in_package(source)
@@ -31,7 +39,7 @@ def resolve_source(source: str, revision: str | None = None) -> Path:
     hub = _HUB_ID.fullmatch(source)
     if hub and not hub[1].endswith(".gguf"):
         return _from_hub(hub[1], hub[2], revision)
-    raise LoaderError(source, "there is no such file or folder", "a hub id has the form org/name")
+    raise LoaderError(source, f"there is no such file or folder: {path.absolute()}", "a hub id has the form org/name")
 
 
 def _in_package(source: str) -> Path:
@@ -59,14 +67,16 @@ def _from_hub(repo: str, file: str | None, revision: str | None) -> Path:
     except GatedRepoError:
         raise LoaderError(repo, "is gated on the hub", "accept its terms there, then `hf auth login`") from None
     except RepositoryNotFoundError:
-        raise LoaderError(repo, "is neither a local path nor a repository that the hub shows you") from None
+        cause = f"is neither a local path ({Path(repo).absolute()}) nor a repository that the hub shows you"
+        raise LoaderError(repo, cause) from None
     except RevisionNotFoundError:
         raise LoaderError(repo, f"has no revision {revision} on the hub") from None
     except Exception as error:  # the hub's client raises its transport's errors as they are
         if isinstance(error, OSError) and error.errno is not None:
             raise  # of this machine: a full disk
         cause = f"cannot be fetched, and is not in the hub's cache: {str(error).partition(chr(10))[0]}"
-        raise LoaderError(repo, cause, "give a folder or a GGUF file, or go online once") from None
+        remedy = f"give a folder or a GGUF file (there is no {Path(repo).absolute()}), or go online once"
+        raise LoaderError(repo, cause, remedy) from None
     if not file and not any(folder.glob("*.safetensors")):
         raise LoaderError(repo, "has no safetensors weights", f"if it has GGUF files, name one: {repo}/FILE.gguf")
     if file and not (folder / file).is_file():

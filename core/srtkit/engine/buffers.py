@@ -6,6 +6,7 @@ shares memory with the host the block is the buffer itself.
 """
 
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -27,7 +28,6 @@ class StepTensors:
     `sample_slots`, `sample_positions` int64 [N]: slot of each and the position of its new token.
     """
 
-    plan: StepPlan
     batch: Batch
     view: GroupView
     inputs: ModelInputs
@@ -36,35 +36,27 @@ class StepTensors:
     sample_positions: Tensor
 
 
-class _Layout:
-    """Where each column stands in the int32 block."""
-
-    def __init__(self, rows: int, tokens: int) -> None:
-        sizes = {"cu_q": rows + 1, "context": rows, "slots": rows, "logit_rows": rows, "sample_slots": rows}
-        sizes |= {"sample_positions": rows, "positions": tokens, "ids": tokens, "slot_mapping": tokens}
-        self.at: dict[str, slice] = {}
-        end = 0
-        for name, size in sizes.items():
-            self.at[name] = slice(end, end + size)
-            end += -(-size // 16) * 16  # columns start on cache lines
-        self.words = end
+def _layout(rows: int, tokens: int) -> dict[str, slice]:
+    """Where each column stands in the int32 block; they start on cache lines."""
+    sizes = {"cu_q": rows + 1, "context": rows, "slots": rows, "logit_rows": rows, "sample_slots": rows}
+    sizes |= {"sample_positions": rows, "positions": tokens, "ids": tokens, "slot_mapping": tokens}
+    starts = accumulate((-(-size // 16) * 16 for size in sizes.values()), initial=0)
+    return {name: slice(start, start + size) for start, (name, size) in zip(starts, sizes.items(), strict=False)}
 
 
 class StepBuffers:
     """Buffers for the largest step. `build` may be called again when `depth` further steps have been launched."""
 
-    def __init__(self, platform: Platform, device: torch.device, limits: Limits) -> None:
+    def __init__(self, platform: Platform, limits: Limits) -> None:
         # A step has at most max_rows rows; capture keys pad within it.
-        self._layout = _Layout(limits.max_rows, limits.max_tokens)
-        self._shared = device.type == "cpu"
+        self._at = _layout(limits.max_rows, limits.max_tokens)
+        words = (max(column.stop for column in self._at.values()),)
+        self._shared = platform.device(0).type == "cpu"
         ring = 1 if self._shared else limits.depth + 1
-        self._host = [platform.host_buffer((self._layout.words,), torch.int32) for _ in range(ring)]
-        words = (self._layout.words,)
+        self._host = [platform.host_buffer(words, torch.int32) for _ in range(ring)]
         self._device = self._host[0] if self._shared else platform.allocate("workspace", words, torch.int32)
         self._page_rows = platform.allocate("workspace", (limits.max_rows, limits.max_pages), torch.int32)
-        self._host_rows: Ints = (
-            self._page_rows.numpy() if self._shared else np.zeros((limits.max_rows, limits.max_pages), np.int32)
-        )
+        self._host_rows: Ints = self._page_rows.numpy() if self._shared else np.zeros(self._page_rows.shape, np.int32)
         self._page_size = limits.page_size
         self._turn = 0
 
@@ -80,7 +72,7 @@ class StepBuffers:
         self._turn = (self._turn + 1) % len(self._host)
 
         def column(name: str, n: int) -> Ints:
-            return block[self._layout.at[name]][:n]
+            return block[self._at[name]][:n]
 
         cu_q, context = column("cu_q", key.rows + 1), column("context", key.rows)
         positions, ids = column("positions", key.tokens), column("ids", key.tokens)
@@ -97,7 +89,9 @@ class StepBuffers:
         rows[:] = state.host_pages[slots, :width]
         page = rows[row_of_token, positions // self._page_size]
         column("slot_mapping", key.tokens)[:] = page * self._page_size + positions % self._page_size
-        column("logit_rows", len(sampling))[:] = cu_q[1:][sampling] - 1
+        # Rows of equal length may be captured, so they all have logits, padding rows too; the first are sampled.
+        ends = np.arange(key.rows) if key.q_len else sampling
+        column("logit_rows", len(ends))[:] = cu_q[1:][ends] - 1
         column("sample_slots", len(sampling))[:] = slots[sampling]
         column("sample_positions", len(sampling))[:] = context[sampling]
         return self._upload(plan, state, sampling, width, (n_query, context.copy()))
@@ -110,7 +104,7 @@ class StepBuffers:
             self._device.copy_(self._host[self._turn - 1], non_blocking=True)
 
         def column(name: str, n: int) -> Tensor:
-            return self._device[self._layout.at[name]][:n]
+            return self._device[self._at[name]][:n]
 
         slots, ids = column("slots", key.rows), column("ids", key.tokens)
         if plan.leading:
@@ -131,14 +125,14 @@ class StepBuffers:
         )
         view = GroupView(
             page_tokens=self._page_size,
-            page_table=self._page_rows[: key.rows, :width],
+            page_table=self._page_rows[: key.rows],
             slot_mapping=column("slot_mapping", key.tokens),
             host_pages=self._host_rows[: key.rows, :width],
         )
         n = len(sampling)
-        inputs = ModelInputs(ids=ids, positions=batch.positions[None], logit_rows=column("logit_rows", n))
+        logit_rows = column("logit_rows", key.rows if key.q_len else n)
+        inputs = ModelInputs(ids=ids, positions=batch.positions[None], logit_rows=logit_rows)
         return StepTensors(
-            plan=plan,
             batch=batch,
             view=view,
             inputs=inputs,
@@ -153,7 +147,7 @@ class StepBuffers:
         extra_rows, extra_tokens = plan.key.rows - len(slots), plan.key.tokens - plan.tokens
         if extra_rows == 0:
             return slots, n_query, start
-        padding = np.ones(extra_rows, np.int32)
-        padding[-1] = extra_tokens - (extra_rows - 1)
+        padding = np.full(extra_rows, plan.key.q_len or 1, np.int32)
+        padding[-1] = extra_tokens - padding[:-1].sum()
         zeros = np.zeros(extra_rows, np.int32)
         return np.concatenate((slots, zeros)), np.concatenate((n_query, padding)), np.concatenate((start, zeros))

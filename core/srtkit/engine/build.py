@@ -3,7 +3,8 @@
 Everything decided stands in `EngineConfig`; this only makes the objects and joins them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,10 @@ from srtkit.config.settings import Settings
 from srtkit.engine.loop import EngineLoop
 from srtkit.engine.ops import Binder, Offer
 from srtkit.engine.runner import BoundGroup, ModelRunner, TargetProgram
-from srtkit.engine.weights import fill_weights
+from srtkit.engine.weights import Progress, fill_weights
 from srtkit.plugins.loaded import LoadedPlugins
 from srtkit.scheduler.scheduler import Scheduler, SchedulerLimits
 from srtkit.spec.attention import AttentionBuild, LayerHandle
-from srtkit.spec.errors import Unsupported
 from srtkit.spec.facts import DeviceFacts, Shard
 from srtkit.spec.graph_runner import GraphRunner, GraphRunnerBuild
 from srtkit.spec.kv import FULL
@@ -33,9 +33,6 @@ from srtkit.spec.prefix_cache import PrefixCacheBuild
 from srtkit.spec.step_plan import StepKey
 from srtkit.spec.transport import Receiver, Sender
 
-Progress = Callable[[int, int], None]
-"""Called as (done, total), in bytes, while weights are loaded."""
-
 WARM_UP_TOKENS = 64
 
 
@@ -47,7 +44,12 @@ class Built:
     runner: ModelRunner
     config: EngineConfig
     ops: Mapping[str, str]
-    close: Callable[[], None]
+    closes: Sequence[Callable[[], None]]
+
+    def close(self) -> None:
+        """Free everything. The parts are not used afterwards."""
+        for close in self.closes:
+            close()
 
     def info(self) -> dict[str, Any]:
         """Figures for `/server_info`. `kv_resident_bytes` counts pages that were ever used."""
@@ -76,24 +78,21 @@ def build_engine(
     platform_plugin = loaded.one("platform")
     platform: Platform = platform_plugin.descriptor.build(PlatformBuild(facts, platform_plugin.options))
     device = platform.device(0)
-    offers = [
-        Offer(
-            one.wired.offer.name,
-            one.descriptor,
-            one.descriptor.build(OpsBuild(platform, 0, config.limits, one.options)),
-        )
-        for one in loaded.all("ops")
-    ]
+    offers = []
+    for plugin in loaded.all("ops"):
+        provider = plugin.descriptor.build(OpsBuild(platform, 0, config.limits, plugin.options))
+        offers.append(Offer(plugin.wired.offer.name, plugin.descriptor, provider))
     binder = Binder(offers, facts)
     model = _load_model(config, loaded, binder, device, path, progress)
     groups = [_bind(choice, config, platform) for choice in config.groups]
-    n_layers = max(config.model.attention) + 1
-    program = TargetProgram(model, groups, n_layers)
-    runners, eager = _graph_runners(config, platform, program)
-    runner = ModelRunner(platform, device, config.limits, program, runners, eager)
-    tokens = min(WARM_UP_TOKENS, config.limits.max_tokens, config.limits.page_size)
-    for key in (StepKey(1, tokens, 0), StepKey(1, 1, 1)):
-        runner.warm_up(key)
+    program = TargetProgram(model, groups, config.limits)
+    graph_runners: dict[GraphRunner, Sequence[StepKey]] = {}
+    for choice in config.runners:
+        build = GraphRunnerBuild(config.limits, platform, 0, choice.plugin.options)
+        graph_runners[choice.plugin.descriptor.build(build)] = choice.keys
+    runner = ModelRunner(platform, config.limits, program, graph_runners)
+    runner.warm_up(min(WARM_UP_TOKENS, config.limits.max_tokens, config.limits.page_size), prompt=True)
+    runner.warm_up(1, prompt=False)
     cache_plugin = loaded.one("prefix_cache")
     cache = cache_plugin.descriptor.build(PrefixCacheBuild(config.limits.page_size, (FULL,), cache_plugin.options))
     limits = SchedulerLimits(
@@ -105,17 +104,8 @@ def build_engine(
         policy=settings.scheduler.policy,
         shares=config.shares,
     )
-
-    def close() -> None:
-        cache.close()
-        for graph_runner in {*runners.values(), eager}:
-            graph_runner.close()
-        for one in groups:
-            one.plan.close()
-            one.backend.close()
-        platform.close()
-
-    return Built(Scheduler(limits, cache, config.fit), runner, config, binder.choices, close)
+    closes = [cache.close, *(one.close for one in graph_runners), program.close, platform.close]
+    return Built(Scheduler(limits, cache, config.fit), runner, config, binder.choices, closes)
 
 
 def _load_model(
@@ -124,11 +114,8 @@ def _load_model(
     build = ModelBuild(config.model, config.config, device, binder, Shard(), config.limits.max_tokens)
     model: Model = config.models.descriptor.build(build)
     plugin = choose_loader(loaded, path)
-    loader = plugin.descriptor.build(ModelLoaderBuild(path, plugin.options, config.config))
-    try:
+    with closing(plugin.descriptor.build(ModelLoaderBuild(path, plugin.options, config.config))) as loader:
         fill_weights(model, config.model, loader, Shard(), progress)
-    finally:
-        loader.close()
     model.pack()
     return model
 
@@ -145,22 +132,4 @@ def _bind(choice: GroupChoice, config: EngineConfig, platform: Platform) -> Boun
     handles = [
         LayerHandle(layer, {name: pool[i] for name, pool in pools.items()}) for i, layer in enumerate(group.layers)
     ]
-    return BoundGroup(group, backend, backend.new_plan(config.limits), handles)
-
-
-def _graph_runners(
-    config: EngineConfig, platform: Platform, program: TargetProgram
-) -> tuple[dict[StepKey, GraphRunner], GraphRunner]:
-    runners: dict[StepKey, GraphRunner] = {}
-    eager: GraphRunner | None = None
-    for choice in config.runners:
-        plugin = choice.plugin
-        runner: GraphRunner = plugin.descriptor.build(GraphRunnerBuild(config.limits, platform, 0, plugin.options))
-        runner.prepare(program, choice.keys)
-        for key in choice.keys:
-            runners.setdefault(key, runner)
-        if not choice.keys:
-            eager = runner
-    if eager is None:
-        raise Unsupported("graph_runner", "no runner takes steps of any shape", 'end the list with "eager"')
-    return runners, eager
+    return BoundGroup(backend, handles)

@@ -9,21 +9,23 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from srtkit.config.hints import did_you_mean
 from srtkit.config.prepare import Run, prepare
 from srtkit.config.settings import Settings, load_settings
-from srtkit.parallel.blame import STARTING, STEPPING, blame
+from srtkit.plugins.blame import STARTING, STEPPING, blame
 from srtkit.serve.completions import MAX_TOKENS, CompletionRequest
+from srtkit.serve.errors import RequestError
 from srtkit.serve.frontend import Frontend
 from srtkit.serve.generation import Generation, Piece, Prompt, TokenLogprob
 from srtkit.serve.model import serve_model
-from srtkit.serve.prompts import build_prompts, token_lists
+from srtkit.serve.prompts import prompts_of
 from srtkit.serve.requests import parse
 from srtkit.serve.service import Service, new_id, start_pump
 from srtkit.spec.errors import ConfigError, EngineError, SrtError
@@ -75,10 +77,14 @@ class Engine:
             raise frontend.failure
 
     @classmethod
-    def from_config(cls, path: str | Path, overrides: Mapping[str, str] | None = None) -> Self:
-        """Load a TOML file; `overrides` are as `--set`: {"memory.kv_gib": "1"}. The transport is in-process."""
-        sets = [f"{key}={value}" for key, value in (overrides or {}).items()]
-        return cls(load_settings(Path(path), [*sets, "transport.use=inproc"]))
+    def from_config(cls, path: str | Path, overrides: Mapping[str, Any] | None = None) -> Self:
+        """Load a TOML file; `overrides` are as `--set`, {"memory.kv_gib": 1}, also nested, {"memory": {"kv_gib": 1}}.
+
+        The transport is in-process.
+        """
+        if not isinstance(overrides, Mapping | None):
+            raise ConfigError("Engine.from_config", "overrides is not a dict of settings")
+        return cls(load_settings(Path(path), [*_sets(overrides or {}), "transport.use=inproc"]))
 
     def generate(self, prompts: Prompts, **params: Any) -> list[Completion]:
         """Complete prompts (texts or token id lists) in order, `n` completions each.
@@ -112,7 +118,7 @@ class Engine:
 
     def control(self, op: str) -> Any:
         """Have the engine do an operation ("flush_cache", "info"); its answer."""
-        return self._call(self._service.control(op))
+        return self._call(self._service.control(str(op)))
 
     def close(self) -> None:
         """Stop the threads and free everything; whoever still waits gets an error. Idempotent."""
@@ -137,13 +143,11 @@ class Engine:
     # -- in the event loop ----------------------------------------------------------------------
 
     async def _prompts(self, prompts: Any, params: Mapping[str, Any]) -> list[Prompt]:
-        given = prompts if isinstance(prompts, str) else [one if isinstance(one, str) else list(one) for one in prompts]
+        given = prompts
+        if isinstance(prompts, Sequence) and not isinstance(prompts, str):
+            given = [list(one) if isinstance(one, Sequence) and not isinstance(one, str) else one for one in prompts]
         fields = parse({**params, "prompt": given}, CompletionRequest, _unknown)
-        return [
-            prompt
-            for ids in await token_lists(self.model, fields.prompt, "prompt")
-            for prompt in build_prompts(ids, fields, self.model, MAX_TOKENS, fields.logprobs)
-        ]
+        return await prompts_of(self.model, fields.prompt, "prompt", fields, MAX_TOKENS, fields.logprobs)
 
     async def _complete(self, prompts: Prompts, params: Mapping[str, Any]) -> list[Completion]:
         job = self._service.open(await self._prompts(prompts, params), new_id("engine"), time.monotonic())
@@ -154,6 +158,8 @@ class Engine:
         return [_completion(one, _checked(piece)) for one, piece in zip(job.generations, pieces, strict=True)]
 
     async def _pieces(self, prompt: str | Sequence[int], params: Mapping[str, Any]) -> AsyncIterator[Piece]:
+        if not isinstance(prompt, Sequence):
+            raise RequestError("prompt", "a text or a list of token ids is expected")
         job = self._service.open(await self._prompts([prompt], params), new_id("engine"), time.monotonic())
         try:
             while job.running:
@@ -196,8 +202,16 @@ class Engine:
             self._ready.set()
 
 
-def _unknown(name: str) -> None:
-    raise ConfigError("Engine", f"unknown parameter {name!r}", "see Engine.generate")
+def _sets(table: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _sets(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}={value}"
+
+
+def _unknown(name: str, known: Collection[str]) -> None:
+    raise ConfigError("Engine", f"unknown parameter {name!r}", did_you_mean(name, known) or "see Engine.generate")
 
 
 async def _next(pieces: AsyncIterator[Piece]) -> Piece | None:

@@ -7,6 +7,7 @@ launch waits for its result (CPU), 1 by default elsewhere. It is data: no other 
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from srtkit.engine.runner import Handle, ModelRunner
@@ -17,62 +18,52 @@ from srtkit.spec.transport import Receiver, Sender
 STATS_SECONDS = 0.5
 
 
+@dataclass(eq=False)
 class EngineLoop:
     """Scheduler and runner joined by channels. Runs in the thread that computes."""
 
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        runner: ModelRunner,
-        inbox: Receiver,
-        outbox: Sender,
-        depth: int,
-        info: Callable[[], dict[str, Any]],
-        on_idle: Callable[[], object] = lambda: None,
-    ) -> None:
-        self.scheduler = scheduler
-        self._runner = runner
-        self._inbox = inbox
-        self._outbox = outbox
-        self._depth = depth
-        self._info = info
-        self._on_idle = on_idle
-        self._in_flight: deque[Handle] = deque()
-        self._stopping = False
-        self._stats_sent = 0.0
-        self._idle = False  # idle, and nothing has come since the last figures were sent
+    scheduler: Scheduler
+    runner: ModelRunner
+    inbox: Receiver
+    outbox: Sender
+    depth: int
+    info: Callable[[], dict[str, Any]]
+    on_idle: Callable[[], object]
+    _in_flight: deque[Handle] = field(default_factory=deque, init=False)
+    _stopping: bool = field(default=False, init=False)
+    _stats_sent: float = field(default=0.0, init=False)
+    _idle: bool = field(default=False, init=False)  # and nothing has come since the last figures were sent
 
     def run(self) -> None:
         """Until a `shutdown` control message; sequences still running then are dropped."""
         while not self._stopping:
             self.turn()
         for handle in self._in_flight:  # the device still works for them, and its memory goes next
-            self._runner.collect(handle)
+            self.runner.collect(handle)
 
     def turn(self) -> None:
         """One round of the loop."""
         busy = self.scheduler.has_work or bool(self._in_flight)
         if not busy and not self._idle:
             self._send_stats()
-            self._on_idle()
+            self.on_idle()
             self._idle = True
         if self._absorb(wait=0.0 if busy else None):
             self._idle = False
         plan = self.scheduler.plan()
         if plan.rows:
-            self._in_flight.append(self._runner.forward(plan))
-        while self._in_flight and (len(self._in_flight) > self._depth or not plan.rows):
+            self._in_flight.append(self.runner.forward(plan))
+        while self._in_flight and (len(self._in_flight) > self.depth or not plan.rows):
             handle = self._in_flight.popleft()
-            self._send(self.scheduler.commit(handle.plan, self._runner.collect(handle)))
-        news = self.scheduler.news()
-        if news is not None:
+            self._send(self.scheduler.commit(handle.plan, self.runner.collect(handle)))
+        if news := self.scheduler.news():
             self._send(news)
         if busy and time.monotonic() - self._stats_sent > STATS_SECONDS:
             self._send_stats()
 
     def _absorb(self, wait: float | None) -> bool:
         """Take all messages that have come; whether there were any."""
-        batch = self._inbox.drain(wait)
+        batch = self.inbox.drain(wait)
         for frames in batch:
             message = decode(frames[0])
             if isinstance(message, Submit):
@@ -89,7 +80,7 @@ class EngineLoop:
         if message.op == "flush_cache":
             value = self.scheduler.book.flush()
         elif message.op == "info":
-            value = self._info()
+            value = self.info()
         elif message.op == "shutdown":
             self._stopping = True
         else:
@@ -97,7 +88,7 @@ class EngineLoop:
         self._send(Reply(message.id, value, error))
 
     def _send(self, message: Message) -> None:
-        self._outbox.send([encode(message)])
+        self.outbox.send([encode(message)])
 
     def _send_stats(self) -> None:
         self._stats_sent = time.monotonic()
@@ -110,7 +101,7 @@ class EngineLoop:
                 pages_used=pool.in_use + pool.retiring,
                 pages_total=pool.total,
                 cached_pages=pool.cached,
-                eager_steps=self._runner.eager_steps,
+                eager_steps=self.runner.eager_steps,
                 **vars(scheduler.counters),
             )
         )

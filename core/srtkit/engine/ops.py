@@ -4,7 +4,7 @@ The references are written to be read and to be right (float32 inside); speed is
 The choice is made once when a layer is built, and recorded for `srt explain` and `/server_info`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -71,13 +71,7 @@ class ReferenceLinear(WeightOp):
         return True
 
 
-_REFERENCES: dict[str, Callable[[], Op | WeightOp]] = {
-    "rms_norm": lambda: rms_norm,
-    "add_rms_norm": lambda: add_rms_norm,
-    "silu_mul": lambda: silu_mul,
-    "rope": lambda: rope,
-    "linear": ReferenceLinear,
-}
+_REFERENCES: dict[str, Op] = {op.__name__: op for op in (rms_norm, add_rms_norm, silu_mul, rope)}
 
 
 @dataclass(frozen=True)
@@ -101,15 +95,12 @@ class Binder(OpBinder):
         self._device = device
         self.choices: dict[str, str] = {}
 
-    def op(self, name: str, dtype: str, **sizes: int) -> Op:
-        return self._bind(name, dtype, sizes)
-
     def weight_op(self, name: str, dtype: str, **sizes: int) -> WeightOp:
-        bound = self._bind(name, dtype, sizes)
+        bound = self.op(name, dtype, **sizes)
         assert isinstance(bound, WeightOp), f"{name} is not a weight-side operator"
         return bound
 
-    def _bind(self, name: str, dtype: str, sizes: dict[str, int]) -> Op | WeightOp:
+    def op(self, name: str, dtype: str, **sizes: int) -> Op:
         if name not in SCHEMAS:
             known = ", ".join(sorted(SCHEMAS))
             raise Unsupported(f"op:{name}", "no operator of this version has that name", f"known: {known}")
@@ -120,7 +111,8 @@ class Binder(OpBinder):
         refused = [f"{one.name}: {answer.reason}" for one, answer in asked if isinstance(answer, No)]
         shown = " ".join((name, dtype, *(f"{size}={n}" for size, n in sizes.items())))
         self.choices[shown] = f"{provider} ({'; '.join(refused)})" if refused else provider
-        bound = chosen.provider.bind(facts) if chosen else _REFERENCES[name]()
+        reference = ReferenceLinear() if SCHEMAS[name].weight_side else _REFERENCES[name]
+        bound = chosen.provider.bind(facts) if chosen else reference
         if isinstance(bound, WeightOp) != SCHEMAS[name].weight_side:
             raise PluginBroken(f"ops:{provider}", f"bound {name} to {type(bound).__name__}, which is of the wrong sort")
         return bound

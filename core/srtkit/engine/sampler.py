@@ -57,10 +57,10 @@ def _suppress_stops(logits: Tensor, slots: Tensor, positions: Tensor, state: Dev
 
 def _draw(logits: Tensor, slots: Tensor, positions: Tensor, state: DeviceState) -> Tensor:
     """Rows that need ranks are sorted; the others are not. Each row's own parameters decide, not the batch."""
-    probs = torch.softmax(logits / state.temperature[slots, None], dim=-1)
+    full = torch.softmax(logits / state.temperature[slots, None], dim=-1)
     u = uniform(state.seed[slots], positions)
     top_k, top_p, min_p = state.top_k[slots], state.top_p[slots], state.min_p[slots]
-    probs = torch.where(probs < min_p[:, None] * probs.amax(dim=-1, keepdim=True), 0.0, probs)
+    probs = torch.where(full < min_p[:, None] * full.amax(dim=-1, keepdim=True), 0.0, full)
     ranked = (top_k > 0) | (top_p < 1)
     ids = torch.empty(len(probs), dtype=torch.int64, device=probs.device)
     plain, by_rank = (~ranked).nonzero().squeeze(1), ranked.nonzero().squeeze(1)
@@ -69,8 +69,7 @@ def _draw(logits: Tensor, slots: Tensor, positions: Tensor, state: DeviceState) 
     if len(by_rank):
         # min-p only removes from the tail, so applying it before the ranks changes what top-p sees
         # by nothing but the removed mass: top-p is therefore taken over the unfiltered mass.
-        full = torch.softmax(logits[by_rank] / state.temperature[slots[by_rank], None], dim=-1)
-        ids[by_rank] = _draw_ranked(full, probs[by_rank], top_k[by_rank], top_p[by_rank], u[by_rank])
+        ids[by_rank] = _draw_ranked(full[by_rank], probs[by_rank], top_k[by_rank], top_p[by_rank], u[by_rank])
     return ids
 
 

@@ -17,6 +17,7 @@ from srtkit.spec.models import Model, ModelPlan, WeightEntry
 if TYPE_CHECKING:
     from torch import Tensor
 
+# Called as (done, total), in bytes, while weights are loaded.
 Progress = Callable[[int, int], None]
 PART = "model_loader"
 

@@ -1,5 +1,6 @@
-"""What `srt serve` prints: the start-up banner, at most 12 lines, and the line while busy."""
+"""What `srt serve` tells its operator: the start-up banner, at most 12 lines, and the log."""
 
+import logging
 from typing import Any
 
 from srtkit.config.prepare import Run
@@ -16,6 +17,7 @@ def banner(run: Run, ready: dict[str, Any], url: str, seconds: float) -> list[st
     page_size, tokens = config.limits.page_size, (memory.pages - 1) * config.limits.page_size
     estimate = (memory.weights + memory.workspace) / MIB
     model = run.settings.model.name or run.settings.model.source
+    key = ' -H "Authorization: Bearer $SRT_SERVER__API_KEY"' if run.settings.server.api_key else ""
     lines = [
         f"srtkit  {model}  ({config.model.architecture}, {config.model.dtype}) on {run.facts.name}",
         *(f"{'' if i else 'plugins':8}" + " · ".join(parts[i : i + third]) for i in range(0, len(parts), third)),
@@ -26,11 +28,18 @@ def banner(run: Run, ready: dict[str, Any], url: str, seconds: float) -> list[st
         f"prompt tokens a step {run.settings.scheduler.chunk_tokens:,} · steps in flight {config.limits.depth}",
         f"ready   in {seconds:.1f} s · {url}",
         "",
-        f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json' \\",
+        f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json'{key} \\",
         '    -d \'{"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0}\'',
     ]
-    lines[-4:-4] = [f"DEGRADED {sentence}" for sentence in run.wiring.degraded[:2]]
+    said = (("DEGRADED", run.wiring.degraded), ("note   ", config.notes))
+    lines[-4:-4] = [f"{word} {' · '.join(sentences)}" for word, sentences in said if sentences]
     return lines
+
+
+def log_with_time() -> None:
+    """Give every line of the log its time; what is printed, as the banner is, has none."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("srtkit").setLevel(logging.INFO)
 
 
 def busy_line(stats: Stats, before: Stats | None, seconds: float) -> str:

@@ -27,22 +27,22 @@ import uvloop
 
 from srtkit.config.prepare import Run, prepare, rank_environment
 from srtkit.config.settings import Settings
-from srtkit.parallel.banner import banner, busy_line
+from srtkit.parallel.banner import banner, busy_line, log_with_time
 from srtkit.serve.app import create_app
 from srtkit.serve.frontend import Frontend
 from srtkit.serve.model import serve_model
 from srtkit.serve.service import Service, start_pump
-from srtkit.spec.capabilities import require
 from srtkit.spec.errors import ConfigError, EngineError, SrtError
 from srtkit.spec.messages import Failed, Ready, decode
-from srtkit.spec.transport import Receiver, Transport, TransportBuild, TransportCapabilities
+from srtkit.spec.transport import Receiver, Transport, TransportBuild
 
+_log = logging.getLogger(__name__)
 Rank = subprocess.Popen[bytes]
 READY_SECONDS = 1800.0
 STOP_SECONDS = 10.0
 BUSY_SECONDS = 10.0
+# How long requests may go on that run when SIGTERM comes; after Ctrl-C they end at once.
 GRACE_SECONDS = 5.0
-"""How long requests may go on that run when SIGTERM comes; after Ctrl-C they end at once."""
 
 
 class PortInUse(ConfigError):
@@ -55,10 +55,9 @@ def serve(settings: Settings) -> int:
     """Start, serve until stopped, stop everything. Returns the exit code; raises the `SrtError` that ended it."""
     began = time.monotonic()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    run = prepare(settings)
+    log_with_time()
+    run = prepare(settings, serving=True)
     plugin = run.loaded.one("transport")
-    can: TransportCapabilities = plugin.descriptor.capabilities(plugin.options)
-    require(can.processes, plugin.wired.part, "connect processes", 'name another under [transport] use, e.g. "zmq"')
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(contextlib.closing(_listen(settings.server.host, settings.server.port)))
         # Mode 700; a short path, since those of sockets are bounded.
@@ -73,9 +72,9 @@ def serve(settings: Settings) -> int:
         service = Service(frontend, model, server_info(run, ready), settings.server, run.wiring.degraded)
         host, port = listener.getsockname()[:2]
         url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        print("\n".join(banner(run, ready, url, time.monotonic() - began)), flush=True)
         stack.callback(_stop, frontend, rank)
-        uvloop.run(_serve_http(service, listener, inbox, rank))
+        lines = banner(run, ready, url, time.monotonic() - began)
+        uvloop.run(_serve_http(service, listener, inbox, rank, "\n".join(lines)))
         frontend.check()
     return 0
 
@@ -88,12 +87,19 @@ def _stop(frontend: Frontend, rank: Rank) -> None:
 
 
 class _Server(uvicorn.Server):
-    """Ends requests that still run when the time of grace is over, so that their clients get an end, too."""
+    """Prints the banner once connections are accepted. Ends requests that still run when the time of grace is over,
+    so that their clients get an end, too.
+    """
 
-    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+    def __init__(self, config: uvicorn.Config, service: Service, banner: str) -> None:
         super().__init__(config)
         self._service = service
+        self._banner = banner
         self._grace = GRACE_SECONDS
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        print(self._banner, flush=True)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if sig == signal.SIGINT:
@@ -106,11 +112,12 @@ class _Server(uvicorn.Server):
         over.cancel()
 
 
-async def _serve_http(service: Service, listener: socket.socket, inbox: Receiver, rank: Rank) -> None:
+async def _serve_http(service: Service, listener: socket.socket, inbox: Receiver, rank: Rank, banner: str) -> None:
     loop = asyncio.get_running_loop()
     settings = service.settings
     config = uvicorn.Config(
         create_app(service),
+        log_config=None,
         log_level="warning",
         access_log=settings.access_log,
         timeout_graceful_shutdown=int(2 * GRACE_SECONDS),
@@ -118,7 +125,7 @@ async def _serve_http(service: Service, listener: socket.socket, inbox: Receiver
     )
     if settings.access_log:  # uvicorn has one level for this and for what it says of itself
         logging.getLogger("uvicorn.access").setLevel(logging.INFO)
-    server = _Server(config, service)
+    server = _Server(config, service, banner)
 
     def on_end() -> None:
         if not server.should_exit:
@@ -147,7 +154,7 @@ async def _report_while_busy(service: Service) -> None:
         await asyncio.sleep(BUSY_SECONDS)
         stats, now = service.frontend.stats, time.monotonic()
         if stats is not None and stats.steps > (before.steps if before is not None else 0):
-            print(busy_line(stats, before, now - when), flush=True)
+            _log.info(busy_line(stats, before, now - when))
         before, when = stats, now
 
 
@@ -176,11 +183,8 @@ def _rank(run: Run, folder: Path) -> Iterator[Rank]:
         rank.stdin.flush()
         yield rank
     finally:
-        assert rank.stdin is not None
-        with contextlib.suppress(OSError):
-            rank.stdin.close()  # a rank that has not ended by itself does now
         try:
-            rank.wait(timeout=2)
+            rank.communicate(timeout=2)  # closes its input: a rank that has not ended by itself does now
         except subprocess.TimeoutExpired:
             rank.kill()
             rank.wait()

@@ -14,7 +14,8 @@ from pathlib import Path
 import msgspec
 
 from srtkit.config.prepare import RankSpec, restore
-from srtkit.parallel.blame import STARTING, STEPPING, blame
+from srtkit.parallel.banner import log_with_time
+from srtkit.plugins.blame import STARTING, STEPPING, blame
 from srtkit.spec.errors import SrtError
 from srtkit.spec.messages import Failed, Ready, encode
 from srtkit.spec.transport import Sender, TransportBuild
@@ -27,6 +28,7 @@ def main() -> int:
         return 0  # the parent was stopped just when it had started this
     spec = msgspec.json.decode(line, type=RankSpec)
     threading.Thread(target=_end_with_parent, args=(spec.folder,), name="parent-watch", daemon=True).start()
+    log_with_time()
     name = f"rank {spec.rank}"
     outbox: Sender | None = None
     doing = STARTING

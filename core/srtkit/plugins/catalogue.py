@@ -8,18 +8,19 @@ import re
 from srtkit.spec.versions import CONTRACTS
 
 OFFICIAL: dict[str, tuple[str, ...]] = {
-    "platform": ("cpu", "fakedev"),
-    "attention": ("cpu-native", "torch"),
+    "platform": ("cpu", "cuda", "fakedev"),
+    "attention": ("cpu-native", "torch", "triton"),
     "recurrent": ("torch",),
     "prefix_cache": ("chunk", "radix"),
-    "graph_runner": ("eager", "full"),
+    "graph_runner": ("cuda-full", "eager", "full"),
     "model_loader": ("dummy", "gguf", "safetensors"),
     "transport": ("inproc", "zmq"),
-    "ops": ("cpu", "cpu-native"),
+    "ops": ("cpu", "cpu-native", "triton"),
     "models": ("models",),
     "cli": ("bench", "chat", "conformance", "plugin"),
 }
 
+# Kind → names when neither the file nor the platform says; other kinds then have none.
 DEFAULTS: dict[str, tuple[str, ...]] = {
     "platform": ("cpu",),
     "prefix_cache": ("radix",),
@@ -28,13 +29,12 @@ DEFAULTS: dict[str, tuple[str, ...]] = {
     "transport": ("zmq",),
     "models": ("models",),
 }
-"""Kind → names when neither the file nor the platform says; other kinds then have none."""
 
 _ODD_NAMES = {name: f"srtkit-plugin-{name}" for name in ("cpu-native", "models")}
 _ODD_NAMES |= dict.fromkeys(("conformance", "plugin"), "srtkit-conformance")
 
+# How to install everything that serving on a CPU needs.
 CPU_SET = "pip install 'srtkit-core[cpu]'"
-"""How to install everything that serving on a CPU needs."""
 
 
 def normal_name(name: str) -> str:

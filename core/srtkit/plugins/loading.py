@@ -25,13 +25,13 @@ from srtkit.spec import hookspecs
 from srtkit.spec.errors import PluginBroken, PluginIncompatible, SrtError
 from srtkit.spec.versions import CONTRACTS
 
+# Kind → what its hookspec says that it returns. Imports all kinds, so that the guard covers them, too.
 _RETURNS: dict[str, type] = {
     kind: vars(importlib.import_module(f"srtkit.spec.{kind}"))[
         vars(hookspecs)[f"srtkit_{kind}"].__annotations__["return"]
     ]
     for kind in CONTRACTS
 }
-"""Kind → what its hookspec says that it returns. Imports all kinds, so that the guard covers them, too."""
 
 
 class _OneEntryPoint(NamedExtensionManager[Any]):

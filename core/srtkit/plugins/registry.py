@@ -77,9 +77,14 @@ class Registry:
         if len(ours) == 1:
             return ours[0]
         if ours:
-            raise _duplicate(ours)
+            cause = "is offered more than once: by " + " and ".join(f"{o.distribution} {o.version}" for o in ours)
+            choice = f'choose one: use = "{ours[0].distribution}:{bare}", or uninstall the other'
+            raise PluginDuplicate(ours[0].part, cause, choice)
         if named:
-            raise _incompatible(named[-1])
+            offer, major = named[-1], CONTRACTS[kind].major
+            older = "srtkit-core" if offer.major > major else offer.distribution
+            cause = f"speaks {kind} v{offer.major}, this core speaks v{major} ({offer})"
+            raise PluginIncompatible(offer.part, cause, f"pip install --upgrade {older}")
         raise self._not_found(kind, bare, wanted)
 
     def _not_found(self, kind: str, name: str, wanted: str) -> PluginNotFound:
@@ -93,22 +98,11 @@ class Registry:
         if official := official_distribution(kind, name):
             return PluginNotFound(part, "is not installed", f"pip install {official}")
         installed = [offer.name for offer in self.of(kind)]
-        hint = did_you_mean(name, {*installed, *OFFICIAL.get(kind, ())})
+        elsewhere = {one.kind for one in self.offers if one.name == name}
+        hint = f"it is a name of {', '.join(sorted(elsewhere))};" if elsewhere else ""
+        hint = hint or did_you_mean(name, {*installed, *OFFICIAL.get(kind, ())})
         listed = f"installed: {', '.join(installed) or 'none'}; `srt plugins list --available` shows more"
         return PluginNotFound(part, "no installed distribution offers it", f"{hint} {listed}".strip())
-
-
-def _duplicate(offers: list[Offer]) -> PluginDuplicate:
-    cause = "is offered more than once: by " + " and ".join(f"{o.distribution} {o.version}" for o in offers)
-    choice = f'choose one: use = "{offers[0].distribution}:{offers[0].name}", or uninstall the other'
-    return PluginDuplicate(offers[0].part, cause, choice)
-
-
-def _incompatible(offer: Offer) -> PluginIncompatible:
-    ours = CONTRACTS[offer.kind].major
-    cause = f"speaks {offer.kind} v{offer.major}, this core speaks v{ours} ({offer})"
-    older = "srtkit-core" if offer.major > ours else offer.distribution
-    return PluginIncompatible(offer.part, cause, f"pip install --upgrade {older}")
 
 
 def discover(path: Sequence[str] | None = None) -> Registry:

@@ -12,5 +12,5 @@ class TraceEvent(NamedTuple):
     seconds: float = 0.0
 
 
+# Events in the order they happened.
 Trace = list[TraceEvent]
-"""Events in the order they happened."""

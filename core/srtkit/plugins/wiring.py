@@ -9,22 +9,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
-
-from srtkit.config.origin import KeyPath, config_error
+from srtkit.config.hints import did_you_mean
+from srtkit.config.origin import KeyPath, validated
 from srtkit.config.settings import Settings
 from srtkit.plugins.catalogue import DEFAULTS, OFFICIAL, normal_name
 from srtkit.plugins.loading import calling, load
 from srtkit.plugins.plan import WiredPlugin, WiringPlan
-from srtkit.plugins.registry import Registry
+from srtkit.plugins.registry import Offer, Registry
 from srtkit.plugins.trace import Trace, TraceEvent
-from srtkit.spec.errors import ConfigError, DeviceAbsent, PluginError
+from srtkit.spec.errors import ConfigError, DeviceAbsent, PluginError, PluginNotFound
 from srtkit.spec.facts import DeviceFacts
 from srtkit.spec.platform import PlatformDefaults
 from srtkit.spec.versions import CONTRACTS
 
+# Roles beside `use`, in build order.
 ATTENTION_ROLES = ("prefill", "decode", "mla", "draft", "shadow")
-"""Roles beside `use`, in build order."""
+
+# Where a table of options stands in the file, and what it holds.
+_Table = tuple[KeyPath, dict[str, Any]]
 
 
 def wire(
@@ -106,34 +108,35 @@ class _Wirer:
 
     def add_kind(self, kind: str, chosen: Sequence[tuple[str, str]]) -> None:
         """Wire the chosen plugins of a kind, each with its table of options."""
-        place: KeyPath = (kind, "options")
-        shared, tables = self._tables(kind, {_bare(name) for _, name in chosen})
-        wants = [[_Want(kind, name, role, *tables.get(_bare(name), (place, shared)))] for role, name in chosen]
-        if kind == "attention":  # alternatives: the first that covers the model serves (config/resolve.py)
-            spare = self.settings.attention.fallback
-            uses = [want for (want,) in wants if want.role == "use"]
-            uses += [_Want(kind, name, "use", *tables.get(_bare(name), (place, {}))) for name in spare]
-            wants = [uses, *([want] for (want,) in wants if want.role != "use")]
-        self.plugins += [wired for alternatives in wants for wired in self._wire(alternatives)]
+        tables = self._tables(kind, {_bare(name) for _, name in chosen})
+        empty: _Table = ((kind, "options"), {})
+        spare = [("fallback", name) for name in (self.settings.attention.fallback if kind == "attention" else ())]
+        wants = [_Want(kind, name, role, *tables.get(_bare(name), empty)) for role, name in (*chosen, *spare)]
+        for want in wants[len(chosen) :]:
+            self._find(want)  # one that is not installed is a mistake also where it is not needed
+        # Alternatives: the first that covers the model serves (config/resolve.py).
+        uses = [want for want in wants if kind == "attention" and want.role in ("use", "fallback")]
+        for alternatives in (uses, *([want] for want in wants if want not in uses)):
+            self.plugins += self._wire(alternatives)
 
-    def _tables(self, kind: str, chosen: set[str]) -> tuple[dict[str, Any], dict[str, tuple[KeyPath, dict[str, Any]]]]:
-        """A kind's options table, split: keys of its only plugin, and plugin name → place and content of its own table.
+    def _tables(self, kind: str, chosen: set[str]) -> dict[str, _Table]:
+        """The options tables of plugins by name: each one's own, and the kind's for its only plugin.
 
         Tables of plugins that are not chosen are left alone, so that `--set attention.use=…` can switch.
         """
         known = {*chosen, *OFFICIAL.get(kind, ()), *(offer.name for offer in self.registry.of(kind))}
         options: dict[str, Any] = getattr(self.settings, kind).options
         own = {key for key, value in options.items() if isinstance(value, dict) and normal_name(key) in known}
-        tables: dict[str, tuple[KeyPath, dict[str, Any]]] = {
-            normal_name(key): ((kind, "options", key), options[key]) for key in own
-        }
+        tables: dict[str, _Table] = {normal_name(key): ((kind, "options", key), options[key]) for key in own}
         shared = {key: value for key, value in options.items() if key not in own}
-        if shared and (len(chosen) != 1 or not tables.keys().isdisjoint(chosen)):
-            key = next(iter(shared))
-            cause = f'"{key}" in [{kind}.options] may belong to any of: {", ".join(sorted(chosen)) or "no plugin"}'
-            where = self.settings.origin.where((kind, "options", key))
-            raise ConfigError(where, cause, f"write it in a plugin's own table, [{kind}.options.NAME]")
-        return shared, tables
+        ambiguous = len(chosen) != 1 or not tables.keys().isdisjoint(chosen)
+        for key, value in shared.items():
+            hint = did_you_mean(key, known) if isinstance(value, dict) else ""  # a plugin's table, misspelt
+            if hint or ambiguous:
+                cause = f'"{key}" in [{kind}.options] may belong to any of: {", ".join(sorted(chosen)) or "no plugin"}'
+                where = self.settings.origin.where((kind, "options", key))
+                raise ConfigError(where, cause, hint or f"write it in a plugin's own table, [{kind}.options.NAME]")
+        return dict.fromkeys(chosen, ((kind, "options"), shared)) | tables
 
     def _wire(self, alternatives: Sequence[_Want]) -> list[WiredPlugin]:
         """All that can be wired. Raises the first one's error when none can."""
@@ -153,18 +156,24 @@ class _Wirer:
             raise errors[0]
         return found
 
+    def _find(self, want: _Want) -> Offer:
+        try:
+            return self.registry.find(want.kind, want.name)
+        except PluginNotFound as error:
+            place = self.settings.origin.places.get((want.kind, want.role))
+            remedy = f"{error.remedy} (named by {place})" if place else error.remedy
+            raise PluginNotFound(error.part, error.cause, remedy) from None
+
     def _resolve(self, want: _Want) -> list[WiredPlugin]:
         """The plugin, preceded by what it needs."""
-        offer = self.registry.find(want.kind, want.name)
+        offer = self._find(want)
         if offer.part in re.split("[/@]", want.owner):
             cause = f"needs itself: {want.owner} -> {offer.part}"
             raise ConfigError(offer.part, cause, "break the circle in the options tables")
         descriptor = load(offer, self.trace)
-        try:
-            options: BaseModel = descriptor.options.model_validate(want.table)
-        except ValidationError as error:
-            raise config_error(error, descriptor.options, self.settings.origin, want.place) from None
-        wired = WiredPlugin(offer, descriptor.contract, options.model_dump(mode="json"), want.role, want.owner)
+        options = validated(descriptor.options, want.table, self.settings.origin, want.place)
+        role = "use" if want.role == "fallback" else want.role
+        wired = WiredPlugin(offer, descriptor.contract, options.model_dump(mode="json"), role, want.owner)
         with calling(offer):
             needs = list(descriptor.needs(options))
         result: list[WiredPlugin] = []

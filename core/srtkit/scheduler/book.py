@@ -30,6 +30,10 @@ class PageBook:
         """Pages that are free or could be made free by eviction."""
         return self.pool.free + self.cache.evictable(self.pool.component)
 
+    def missing(self, slot: int, upto: int) -> int:
+        """Pages the slot lacks to hold `upto` tokens."""
+        return max(0, -(-upto // self.page_size) - int(self.columns.n_pages[slot]))
+
     def lend(self, sequence: Sequence) -> int:
         """Match the cache for a sequence that has its slot; returns the tokens it need not compute."""
         columns, slot = self.columns, sequence.slot
@@ -37,33 +41,22 @@ class PageBook:
         lease = self.cache.match(sequence.key(sequence.ids, limit=len(sequence.ids) - 1))
         pages = lease.pages.get(self.pool.component, EMPTY)
         sequence.lease, sequence.lease_pages, sequence.mine = lease, len(pages), EMPTY
-        columns.page_table[slot, : len(pages)] = pages
-        columns.n_pages[slot] = len(pages)
         columns.planned[slot] = columns.computed[slot] = lease.length
-        self._note_writes(slot, 0, pages)
+        self._append(slot, pages)
         return lease.length
 
     def unlend(self, sequence: Sequence) -> None:
         """Undo `lend`: the sequence cannot be admitted now."""
-        lease = sequence.lease
-        assert lease is not None
-        self.writes.pop() if sequence.lease_pages else None
-        self.take_evicted(self.cache.release(lease))
-        sequence.lease, sequence.lease_pages = None, 0
-        self.columns.free(sequence.slot)
+        if sequence.lease_pages:
+            self.writes.pop()
+        self._give_back(sequence)
 
     def grow(self, slot: int, upto: int) -> bool:
         """Give the slot pages for `upto` tokens, evicting if need be. False: not enough, nothing changed."""
-        missing = self.columns.missing_pages(slot, upto, self.page_size)
-        if missing == 0:
-            return True
-        if not self._make_free(missing):
-            return False
-        first = int(self.columns.n_pages[slot])
-        pages = self.pool.take(missing)
-        self.columns.page_table[slot, first : first + missing] = pages
-        self.columns.n_pages[slot] = first + missing
-        self._note_writes(slot, first, pages)
+        if missing := self.missing(slot, upto):
+            if not self._make_free(missing):
+                return False
+            self._append(slot, self.pool.take(missing))
         return True
 
     def grow_decode(self, slots: Ints) -> Ints:
@@ -77,7 +70,7 @@ class PageBook:
         pages, index = self.pool.take(len(served)), columns.n_pages[served]
         columns.page_table[served, index] = pages
         columns.n_pages[served] += 1
-        self.writes.append(np.stack((np.zeros_like(served), served, index, pages), axis=1))
+        self._note_writes(served, index, pages)
         return left
 
     def keep(self, sequence: Sequence) -> None:
@@ -104,14 +97,11 @@ class PageBook:
 
     def finish_retiring(self, sequence: Sequence) -> None:
         """No step in flight touches the slot any more: free its pages, unpin its lease, free the slot."""
-        columns, slot = self.columns, sequence.slot
-        own = sequence.own_indices(int(columns.n_pages[slot]))
-        self.pool.retired(columns.page_table[slot, own])
-        if sequence.lease is not None:
-            self.take_evicted(self.cache.release(sequence.lease))
-        sequence.lease, sequence.lease_pages, sequence.mine = None, 0, EMPTY
+        slot = sequence.slot
+        own = sequence.own_indices(int(self.columns.n_pages[slot]))
+        self.pool.retired(self.columns.page_table[slot, own])
         self._rewritten = True
-        columns.free(slot)
+        self._give_back(sequence)
 
     def flush(self) -> int:
         """Empty the cache as far as it is not pinned; how many pages became free."""
@@ -120,8 +110,7 @@ class PageBook:
     def take_evicted(self, evicted: Evicted) -> int:
         """Pages the cache gave back become free; how many."""
         pages = evicted.pages.get(self.pool.component, EMPTY)
-        if len(pages):
-            self.pool.from_cache(pages)
+        self.pool.from_cache(pages)
         return len(pages)
 
     def drain_writes(self) -> Ints:
@@ -140,7 +129,20 @@ class PageBook:
             self.take_evicted(self.cache.evict(component, n - self.pool.free))
         return self.pool.free >= n
 
-    def _note_writes(self, slot: int, first: int, pages: Ints) -> None:
+    def _give_back(self, sequence: Sequence) -> None:
+        """Unpin its lease, free its slot."""
+        assert sequence.lease is not None, "only a sequence with a lease has a slot"
+        self.take_evicted(self.cache.release(sequence.lease))
+        sequence.lease, sequence.lease_pages, sequence.mine = None, 0, EMPTY
+        self.columns.free(sequence.slot)
+
+    def _append(self, slot: int, pages: Ints) -> None:
+        """Put pages at the end of the slot's row of the table."""
+        index = np.arange(len(pages), dtype=np.int32) + self.columns.n_pages[slot]
+        self.columns.page_table[slot, index] = pages
+        self.columns.n_pages[slot] += len(pages)
+        self._note_writes(np.full_like(index, slot), index, pages)
+
+    def _note_writes(self, slots: Ints, index: Ints, pages: Ints) -> None:
         if len(pages):
-            index = np.arange(first, first + len(pages), dtype=np.int32)
-            self.writes.append(np.stack((np.zeros_like(index), np.full_like(index, slot), index, pages), axis=1))
+            self.writes.append(np.stack((np.zeros_like(index), slots, index, pages), axis=1))

@@ -7,16 +7,7 @@ import numpy as np
 
 from srtkit.scheduler.columns import Columns
 from srtkit.scheduler.sequence import Sequence
-from srtkit.spec.step_plan import (
-    ADMIT,
-    EMPTY,
-    Column,
-    Ints,
-    RowFlag,
-    StepFlag,
-    StepKey,
-    StepPlan,
-)
+from srtkit.spec.step_plan import ADMIT, EMPTY, Column, Ints, RowFlag, StepFlag, StepKey, StepPlan
 
 
 @dataclass(frozen=True)
@@ -42,7 +33,7 @@ class PlanBuilder:
 
     def admit(self, sequence: Sequence) -> None:
         """The slot's device state starts with the next plan."""
-        sampling, slot = sequence.sampling, sequence.slot
+        sampling, slot = sequence.request.sampling, sequence.slot
         filters = (sampling.temperature, sampling.top_p, sampling.min_p, sampling.top_k)
         record = (slot, *filters, sampling.seed, self._columns.min_len[slot], sampling.logprobs, 0)
         self._admitted[slot] = np.array([record], ADMIT).view(np.int32)

@@ -66,7 +66,3 @@ class Columns:
     def decode_rows(self) -> Ints:
         """Slots whose next token is to be computed; those at their planned end are left out."""
         return np.flatnonzero((self.state == State.DECODE) & (self.planned + 1 < self.target_len)).astype(np.int32)
-
-    def missing_pages(self, slot: int, upto: int, page_size: int) -> int:
-        """Pages the slot lacks to hold `upto` tokens."""
-        return max(0, -(-upto // page_size) - int(self.n_pages[slot]))

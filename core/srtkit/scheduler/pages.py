@@ -1,8 +1,8 @@
 """Page accounting of one component. Knows page ids and in which state each is; no tokens, no sequences.
 
 Every page but page 0 (padding scratch) is in exactly one state: free, cached (the prefix cache owns it),
-in use (a running sequence owns it), retiring (an ended sequence's, until its last step is committed) or
-in transfer. The counts always add up to the total; pins are the cache's business.
+in use (a running sequence owns it) or retiring (an ended sequence's, until its last step is committed).
+The counts always add up to the total; pins are the cache's business.
 """
 
 import numpy as np
@@ -22,7 +22,6 @@ class PagePool:
         self.cached = 0
         self.in_use = 0
         self.retiring = 0
-        self.in_transfer = 0
         self.touched = 0  # the highest page ever taken: pages above it have never been written
 
     def take(self, n: int) -> Ints:

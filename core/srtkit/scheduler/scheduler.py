@@ -13,7 +13,6 @@ import numpy as np
 from srtkit.scheduler.book import PageBook
 from srtkit.scheduler.builder import Chunk, PlanBuilder
 from srtkit.scheduler.columns import Columns, State
-from srtkit.scheduler.counters import Counters
 from srtkit.scheduler.pages import PagePool
 from srtkit.scheduler.sequence import Sequence
 from srtkit.scheduler.waiting import Policy, Waiting, common_prefix
@@ -34,6 +33,18 @@ class SchedulerLimits:
     pages: int
     policy: Policy = "fcfs"
     shares: bool = True
+
+
+@dataclass
+class Counters:
+    """Totals since start. Prompt tokens count what clients sent, cached those not computed again."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    aborted: int = 0
+    retracted: int = 0
+    steps: int = 0
 
 
 @dataclass
@@ -72,15 +83,11 @@ class Scheduler:
     def submit(self, request: Submit) -> None:
         """Take a new request into the queue, or answer that it cannot be served."""
         ids = ints(request.ids)
-        problem = self._refusal(request, len(ids))
-        if problem:
+        if problem := self._refusal(request, len(ids)):
             self._finished.append(Finished(request.rid, 0, "error", problem))
             return
         self._arrivals += 1
-        sequence = Sequence(
-            request.rid, ids, len(ids), request.sampling, request.namespace, request.priority, self._arrivals
-        )
-        self.waiting.push(sequence)
+        self.waiting.push(Sequence(request, ids, len(ids), order=self._arrivals))
 
     def abort(self, request: Abort) -> None:
         """End a sequence wherever it stands. Unknown ids have ended already: nothing to do."""
@@ -117,11 +124,8 @@ class Scheduler:
     def _decode_rows(self) -> Ints:
         rows = self.columns.decode_rows()
         left = self.book.grow_decode(rows)
-        while len(left):
-            if not self._retract_for(len(left), keep_slot=-1):
-                break
-            left = left[self.columns.state[left] == State.DECODE]
-            left = self.book.grow_decode(left)
+        while len(left) and self._retract_for(len(left), keep_slot=-1):
+            left = self.book.grow_decode(left[self.columns.state[left] == State.DECODE])
         kept: Ints = rows[(self.columns.state[rows] == State.DECODE) & ~np.isin(rows, left)]
         return kept
 
@@ -132,21 +136,20 @@ class Scheduler:
                 break
             if self.columns.state[slot] != State.PROMPT:
                 continue  # retracted for one before it
-            chunk = self._chunk(int(slot), budget, may_retract=True)
-            if chunk is not None:
+            if chunk := self._chunk(int(slot), budget, may_retract=True):
                 chunks.append(chunk)
                 budget -= chunk.n
         return chunks, budget
 
     def _chunk(self, slot: int, budget: int, *, may_retract: bool) -> Chunk | None:
         """The next piece of a prompt, as long as budget and pages allow; None if it has to wait."""
-        columns, page_size = self.columns, self.limits.page_size
+        columns = self.columns
         start, prompt_len = int(columns.planned[slot]), int(columns.prompt_len[slot])
         n = min(prompt_len - start, budget)
         while not self.book.grow(slot, start + n):
-            missing = columns.missing_pages(slot, start + n, page_size)
+            missing = self.book.missing(slot, start + n)
             if not (may_retract and self._retract_for(missing, keep_slot=slot)):
-                n = (int(columns.n_pages[slot]) + self.book.available()) * page_size - start
+                n = (int(columns.n_pages[slot]) + self.book.available()) * self.limits.page_size - start
                 n = min(prompt_len - start, budget, n)
                 if n <= 0 or not self.book.grow(slot, start + n):
                     return None
@@ -159,14 +162,14 @@ class Scheduler:
         chunks: list[Chunk] = []
 
         def accept(sequence: Sequence) -> bool | None:
-            if budget - sum(chunk.n for chunk in chunks) <= 0 or self.columns.free_slots == 0:
+            room = budget - sum(chunk.n for chunk in chunks)
+            if room <= 0 or self.columns.free_slots == 0:
                 return False
             if self._shares_with_running(sequence):
                 return None
             if not self._start(sequence):
                 return False
-            chunk = self._chunk(sequence.slot, budget - sum(chunk.n for chunk in chunks), may_retract=False)
-            if chunk is not None:
+            if chunk := self._chunk(sequence.slot, room, may_retract=False):
                 chunks.append(chunk)
             return True
 
@@ -182,7 +185,9 @@ class Scheduler:
         for donor in self.running.values():
             slot = donor.slot
             pending = self.columns.computed[slot] < self.columns.prompt_len[slot]
-            if not pending or self.columns.state[slot] == State.RETIRING or donor.namespace != sequence.namespace:
+            if not pending or self.columns.state[slot] == State.RETIRING:
+                continue
+            if donor.request.namespace != sequence.request.namespace:
                 continue
             if len(usable) < page or not np.array_equal(donor.ids[:page], usable[:page]):
                 continue
@@ -198,13 +203,12 @@ class Scheduler:
         cached = self.book.lend(sequence)
         n = len(sequence.ids)
         prompts = np.flatnonzero(columns.state == State.PROMPT)
-        page_size = self.limits.page_size
-        promised = sum(columns.missing_pages(int(s), int(columns.prompt_len[s]), page_size) for s in prompts)
+        promised = sum(self.book.missing(int(s), int(columns.prompt_len[s])) for s in prompts)
         alone = not any(columns.state[s] != State.RETIRING for s in self.running)
-        if not alone and columns.missing_pages(slot, n + 1, page_size) + promised > self.book.available():
+        if not alone and self.book.missing(slot, n + 1) + promised > self.book.available():
             self.book.unlend(sequence)
             return False
-        sampling = sequence.sampling
+        request, sampling = sequence.request, sequence.request.sampling
         columns.state[slot] = State.PROMPT
         columns.tokens[slot, :n] = sequence.ids
         columns.prompt_len[slot] = columns.known[slot] = n
@@ -214,8 +218,8 @@ class Scheduler:
         columns.row_flags[slot] = RowFlag.LOGPROBS if sampling.logprobs >= 0 else 0
         columns.greedy[slot] = sampling.temperature == 0 and sampling.min_tokens == 0
         self.running[slot] = sequence
-        self._slot_of[sequence.rid] = slot
-        self._started.append(Started(sequence.rid, slot, min(cached, sequence.prompt_len)))
+        self._slot_of[request.rid] = slot
+        self._started.append(Started(request.rid, slot, min(cached, sequence.prompt_len)))
         self._builder.admit(sequence)
         if not sequence.retracted:
             self.counters.prompt_tokens += n
@@ -237,7 +241,7 @@ class Scheduler:
         if not len(youngest.mine) if len(live) == 1 else youngest.slot == keep_slot:
             return False
         slot = youngest.slot
-        del self._slot_of[youngest.rid]
+        del self._slot_of[youngest.request.rid]
         self.book.end(youngest)
         ids = self.columns.tokens[slot, : self.columns.known[slot]].copy()
         again = replace(youngest, ids=ids, slot=0, lease=None, lease_pages=0, mine=EMPTY, retracted=True)
@@ -281,8 +285,7 @@ class Scheduler:
         """Starts and ends that no step carried yet; None when there are none."""
         if not self._started and not self._finished:
             return None
-        empty = np.empty(0, np.int32)
-        return self._deltas(-1, empty, empty, ())
+        return self._deltas(-1, EMPTY, EMPTY, ())
 
     def _deltas(self, step: int, rows: Ints, ids: Ints, logprobs: tuple[Logprobs, ...]) -> Deltas:
         deltas = Deltas(
@@ -299,8 +302,9 @@ class Scheduler:
         return deltas
 
     def _end(self, sequence: Sequence, reason: str) -> None:
-        del self._slot_of[sequence.rid]
-        self._finished.append(Finished(sequence.rid, sequence.slot, reason))
+        rid = sequence.request.rid
+        del self._slot_of[rid]
+        self._finished.append(Finished(rid, sequence.slot, reason))
         self.book.end(sequence)
 
     def _free_retired(self) -> None:

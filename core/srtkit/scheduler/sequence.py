@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from srtkit.spec.messages import Sampling
+from srtkit.spec.messages import Submit
 from srtkit.spec.prefix_cache import CacheKey, Lease
 from srtkit.spec.step_plan import EMPTY, Ints
 
@@ -13,18 +13,16 @@ from srtkit.spec.step_plan import EMPTY, Ints
 class Sequence:
     """One request's running or waiting state.
 
-    `ids` are the tokens known when it (last) entered the queue, `prompt_len` of them the client's.
+    `request` is the client's, except for its `ids`: here they are the tokens known when it (last) entered the
+    queue, `prompt_len` of them the client's.
     `order` is its place by arrival and never changes, so a retracted sequence goes back to the front.
     Of its page-table row, indices below `lease_pages` are the cache's, except those in `mine`:
     pages it computed although the cache had them already. All others are its own.
     """
 
-    rid: int
+    request: Submit
     ids: Ints
     prompt_len: int
-    sampling: Sampling
-    namespace: bytes
-    priority: int
     order: int
     slot: int = 0
     lease: Lease | None = None
@@ -34,7 +32,7 @@ class Sequence:
 
     def key(self, ids: Ints, limit: int) -> CacheKey:
         """Its cache key over `ids`, of which at most `limit` tokens can be used."""
-        return CacheKey(ids, self.namespace, limit=limit, priority=self.priority)
+        return CacheKey(ids, self.request.namespace, limit=limit, priority=self.request.priority)
 
     def own_indices(self, n_pages: int) -> Ints:
         """Page-table indices whose page is this sequence's own."""

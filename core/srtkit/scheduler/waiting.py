@@ -29,9 +29,9 @@ class Waiting:
 
     def push(self, sequence: Sequence) -> None:
         """Enter the queue."""
-        rank = -sequence.priority if self._policy == "priority" else 0
+        rank = -sequence.request.priority if self._policy == "priority" else 0
         heapq.heappush(self._heap, (rank, sequence.order, sequence))
-        self._by_rid[sequence.rid] = sequence
+        self._by_rid[sequence.request.rid] = sequence
 
     def remove(self, rid: int) -> Sequence | None:
         """Take a sequence out by id; its heap entry dies lazily."""
@@ -43,7 +43,7 @@ class Waiting:
         while self._heap and len(passed) < MAX_PASSED:
             entry = self._heap[0]
             sequence = entry[2]
-            if self._by_rid.get(sequence.rid) is not sequence:
+            if self._by_rid.get(sequence.request.rid) is not sequence:
                 heapq.heappop(self._heap)  # removed meanwhile
                 continue
             answer = accept(sequence)
@@ -51,7 +51,7 @@ class Waiting:
                 break
             heapq.heappop(self._heap)
             if answer:
-                del self._by_rid[sequence.rid]
+                del self._by_rid[sequence.request.rid]
             else:
                 passed.append(entry)
         for entry in passed:

@@ -4,10 +4,10 @@ import time
 from typing import Any
 
 import msgspec
-from fastapi import APIRouter, Request, Response
+from fastapi import FastAPI, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from srtkit.serve.errors import RequestError, json_response
+from srtkit.serve.errors import STOPPED, RequestError, json_response
 from srtkit.serve.generation import Prompt
 from srtkit.serve.requests import json_body, parse
 from srtkit.serve.service import Service, in_time, new_id
@@ -22,30 +22,29 @@ class AbortRequest(msgspec.Struct, kw_only=True):
     abort_all: bool = False
 
 
-def router(service: Service) -> APIRouter:
-    """The routes."""
-    routes = APIRouter()
+def add_routes(app: FastAPI, service: Service) -> None:
+    """Add the routes."""
     model = service.model
 
-    @routes.get("/v1/models")
+    @app.get("/v1/models")
     async def list_models() -> Response:
         """The served model."""
         return json_response({"object": "list", "data": [_card(service)]})
 
-    @routes.get("/v1/models/{name:path}")
+    @app.get("/v1/models/{name:path}")
     async def get_model(name: str) -> Response:
         """The served model, by any of its names."""
         model.check_name(name)
         return json_response(_card(service))
 
-    @routes.get("/health")
+    @app.get("/health")
     async def health() -> Response:
         """Whether the engine's processes live. Costs the engine nothing."""
         if service.frontend.failure is not None:
-            return json_response({"status": "failed", "error": str(service.frontend.failure)}, 503)
+            return json_response({"status": "failed", "error": STOPPED.cause}, 503)
         return json_response({"status": "degraded" if service.degraded else "ok", "degraded": service.degraded})
 
-    @routes.get("/health_generate")
+    @app.get("/health_generate")
     async def health_generate() -> Response:
         """Whether the engine makes a token."""
         prompt = Prompt([0], Sampling(temperature=0.0, max_tokens=1))
@@ -55,24 +54,23 @@ def router(service: Service) -> APIRouter:
         finally:
             service.close(job)
         if piece.finish_reason == "error":
-            raise EngineError("engine", piece.error)
+            raise service.frontend.failure or EngineError("engine", piece.error)
         return json_response({"status": "ok", "tokens": len(piece.token_ids)})
 
-    @routes.get("/server_info")
+    @app.get("/server_info")
     async def server_info() -> Response:
         """Wiring, versions, memory and current figures."""
         stats = service.frontend.stats
-        figures = None if stats is None else msgspec.structs.asdict(stats)
         card = {**service.info.get("model", {}), **_card(service)}
-        live = {"model": card, "degraded": service.degraded, "stats": figures, "memory": await service.control("info")}
-        return json_response({**service.info, **live})
+        figures = {"stats": stats and msgspec.structs.asdict(stats), "memory": await service.control("info")}
+        return json_response({**service.info, "model": card, "degraded": service.degraded, **figures})
 
-    @routes.get("/metrics")
+    @app.get("/metrics")
     async def metrics() -> Response:
         """Prometheus' text format."""
         return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
-    @routes.post("/abort_request")
+    @app.post("/abort_request")
     async def abort_request(request: Request) -> Response:
         """End the request of an id, or all. Those that have ended already are not counted."""
         fields = parse(await json_body(request), AbortRequest, service.unknown_field)
@@ -80,12 +78,10 @@ def router(service: Service) -> APIRouter:
             raise RequestError("rid", "either rid or abort_all is required", code="missing_required_parameter")
         return json_response({"aborted": service.abort(None if fields.abort_all else fields.rid)})
 
-    @routes.post("/flush_cache")
+    @app.post("/flush_cache")
     async def flush_cache() -> Response:
         """Forget all cached prefixes."""
         return json_response({"flushed": True, "pages": await service.control("flush_cache")})
-
-    return routes
 
 
 def _card(service: Service) -> dict[str, Any]:

@@ -5,15 +5,15 @@ meanwhile is merged into its next event.
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any, Protocol, TypeVar
 
 import orjson
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from srtkit.serve.errors import RequestError, error_body, json_response
+from srtkit.serve.errors import STOPPED, RequestError, error_body, json_response
 from srtkit.serve.generation import Piece
 from srtkit.serve.service import Job, Service
 
@@ -37,41 +37,40 @@ class Shape(Protocol):
         """Plain data for the whole answer."""
 
 
-class EventStream(Response):
+class EventStream(StreamingResponse):
     """A job as server-sent events."""
 
     def __init__(self, service: Service, job: Job, shape: Shape) -> None:
-        super().__init__(headers=_STREAM_HEADERS, media_type="text/event-stream")
-        del self.headers["content-length"]
+        super().__init__(self._events(shape), headers=_STREAM_HEADERS, media_type="text/event-stream")
         self._service = service
         self._job = job
-        self._shape = shape
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Stream until the end, or until the client hangs up."""
         try:
-            await unless_gone(receive, self._stream(send))
+            await unless_gone(receive, self.stream_response(send))
         finally:
             self._service.metrics.answered(HUNG_UP if self._job.running else self.status_code)
             self._service.close(self._job)
 
-    async def _stream(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        job, shape = self._job, self._shape
+    async def _events(self, shape: Shape) -> AsyncIterator[bytes]:
+        job = self._job
         while job.running:
-            body = b"".join([_event(_or_error(shape.event(i, piece), piece)) for i, piece in await job.news()])
+            body = b"".join([_event(self._data(shape, i, piece)) for i, piece in await job.news()])
             if not job.running:
                 last = shape.last()
                 body += DONE if last is None else _event(last) + DONE
-            await send({"type": "http.response.body", "body": body, "more_body": job.running > 0})
+            yield body
+
+    def _data(self, shape: Shape, index: int, piece: Piece) -> object:
+        if piece.finish_reason != "error":
+            return shape.event(index, piece)
+        stopped = self._service.frontend.failure is not None
+        return error_body(500, STOPPED.cause if stopped else piece.error, code="generation_failed")
 
 
 def _event(data: object) -> bytes:
     return b"data: " + orjson.dumps(data) + b"\n\n"
-
-
-def _or_error(data: object, piece: Piece) -> object:
-    return error_body(500, piece.error, code="generation_failed") if piece.finish_reason == "error" else data
 
 
 async def answer(service: Service, request: Request, job: Job, shape: Shape, stream: bool) -> Response:

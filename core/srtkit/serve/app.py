@@ -1,7 +1,6 @@
 """The HTTP application: the routes joined, the key checked, every error in OpenAI's shape."""
 
 import hmac
-from collections.abc import Awaitable, Callable
 
 from fastapi import Depends, FastAPI, Request, Response
 from starlette.exceptions import HTTPException
@@ -9,24 +8,32 @@ from starlette.requests import ClientDisconnect
 
 from srtkit.serve import admin, chat, completions, native
 from srtkit.serve.answers import HUNG_UP
-from srtkit.serve.errors import RequestError, error_body, error_response, json_response
+from srtkit.serve.errors import STOPPED, RequestError, error_body, error_response, json_response
 from srtkit.serve.service import Service
 from srtkit.spec.errors import SrtError
-
-OPEN_PATHS = frozenset(("/health",))
-"""What answers without a key: load balancers have none."""
 
 
 def create_app(service: Service) -> FastAPI:
     """The application of one served model; run it in the event loop that feeds `service`."""
+    expected = service.settings.api_key
+
+    async def check_key(request: Request) -> None:
+        if expected is None or request.url.path == "/health":  # load balancers have no key
+            return
+        scheme, _, key = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not hmac.compare_digest(key.strip().encode("latin-1"), expected.encode()):
+            raise RequestError(
+                "", "the API key is missing or wrong", "send it as a bearer token", status=401, code="invalid_api_key"
+            )
+
     # The pages of API documentation would load scripts from the net.
-    app = FastAPI(title="srtkit", docs_url=None, redoc_url=None, dependencies=[Depends(_key_check(service))])
+    app = FastAPI(title="srtkit", docs_url=None, redoc_url=None, dependencies=[Depends(check_key)])
     for module in (completions, chat, native, admin):
-        app.include_router(module.router(service))
+        module.add_routes(app, service)
 
     @app.exception_handler(SrtError)
     async def raised(_: Request, error: SrtError) -> Response:
-        response = error_response(error)
+        response = error_response(STOPPED if error is service.frontend.failure else error)
         service.metrics.answered(response.status_code)
         return response
 
@@ -42,23 +49,7 @@ def create_app(service: Service) -> FastAPI:
     @app.exception_handler(Exception)
     async def unforeseen(_: Request, error: Exception) -> Response:
         # Starlette raises it again after the answer, so its traceback is in the log.
-        service.metrics.answered(500)
-        body = error_body(500, f"internal error: {type(error).__name__}", code="internal_error")
-        return json_response(body, 500)
+        ours = RequestError("", f"internal error: {type(error).__name__}", status=500, code="internal_error")
+        return await raised(_, ours)
 
     return app
-
-
-def _key_check(service: Service) -> Callable[[Request], Awaitable[None]]:
-    expected = service.settings.api_key
-
-    async def check(request: Request) -> None:
-        if expected is None or request.url.path in OPEN_PATHS:
-            return
-        scheme, _, key = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not hmac.compare_digest(key.strip().encode("latin-1"), expected.encode()):
-            raise RequestError(
-                "", "the API key is missing or wrong", "send it as a bearer token", status=401, code="invalid_api_key"
-            )
-
-    return check

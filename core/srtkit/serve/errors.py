@@ -7,10 +7,12 @@ import orjson
 from starlette.responses import Response
 
 from srtkit.serve.frontend import QueueFull
-from srtkit.spec.errors import ConfigError, SrtError, Unsupported
+from srtkit.spec.errors import ConfigError, EngineError, SrtError, Unsupported
 from srtkit.text.chat import ChatError
 
-_RETRY_AFTER = {"Retry-After": "1"}  # seconds; a queue moves with every request that ends
+_TYPES = {401: "authentication_error", 404: "not_found_error"}
+# What clients are told when the engine has failed. Why is for the operator, in the log.
+STOPPED = EngineError("", "the engine has stopped", "its operator's log says why")
 
 
 class RequestError(SrtError):
@@ -35,7 +37,8 @@ def error_response(error: SrtError) -> Response:
         case Unsupported() | ConfigError():
             status, code = 400, "unsupported"
         case QueueFull():
-            status, code, headers = 503, "queue_full", _RETRY_AFTER
+            # In seconds; a queue moves with every request that ends.
+            status, code, headers = 503, "queue_full", {"Retry-After": "1"}
         case _:
             status, code = 503, "engine_failed"
     text = ": ".join(filter(None, (error.part, error.cause)))
@@ -45,9 +48,7 @@ def error_response(error: SrtError) -> Response:
 
 def error_body(status: int, message: str, param: str = "", code: str | None = None) -> dict[str, Any]:
     """OpenAI's error object."""
-    kind = {401: "authentication_error", 404: "not_found_error"}.get(
-        status, "invalid_request_error" if status < 500 else "server_error"
-    )
+    kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
     return {"error": {"message": message, "type": kind, "param": param or None, "code": code}}
 
 

@@ -4,12 +4,13 @@ Knows which row slot belongs to which request; no HTTP, no threads, no event loo
 """
 
 import itertools
+from collections.abc import Iterable
 
 import numpy as np
 
 from srtkit.serve.generation import Generation, Prompt, TokenLogprob
 from srtkit.spec.errors import SrtError
-from srtkit.spec.messages import Abort, Control, Deltas, Failed, Logprobs, Message, Reply, Stats, Submit, encode, ints
+from srtkit.spec.messages import Abort, Control, Deltas, Logprobs, Message, Stats, Submit, encode, ints
 from srtkit.spec.transport import Sender
 from srtkit.text.tokenizer import Tokenizer
 
@@ -25,9 +26,8 @@ class Frontend:
         self.tokenizer = tokenizer
         self.stats: Stats | None = None
         self.failure: SrtError | None = None
-        self.replies: dict[int, Reply] = {}
         self._sender = sender
-        self._max_waiting = max_waiting
+        self.max_waiting = max_waiting
         self._ids = itertools.count(1)
         self._open: dict[int, Generation] = {}  # by request id, until its end has come from the engine
         self._slots: dict[int, Generation] = {}
@@ -36,7 +36,7 @@ class Frontend:
     def open(self, prompt: Prompt) -> Generation:
         """Send a request. Raises `QueueFull`, or the engine's failure."""
         self.check()
-        if self._waiting >= self._max_waiting:
+        if self._waiting >= self.max_waiting:
             raise QueueFull("server", f"{self._waiting} requests are waiting already", "try again later")
         generation = Generation(next(self._ids), prompt, self.tokenizer)
         self._open[generation.rid] = generation
@@ -45,14 +45,15 @@ class Frontend:
         self._send(Submit(generation.rid, data, prompt.sampling, prompt.namespace, prompt.priority))
         return generation
 
-    def cancel(self, generation: Generation, reason: str = "abort") -> None:
-        """End a generation towards its client at once; the engine frees its pages at its next step."""
-        if generation.rid in self._open and self.failure is None:
-            self._send(Abort(generation.rid, reason))
-        generation.finish(reason)
+    def cancel(self, generations: Iterable[Generation]) -> None:
+        """End those that still run towards their client at once; the engine frees their pages at its next step."""
+        for generation in generations:
+            if generation.rid in self._open and not generation.ended:
+                self._send(Abort(generation.rid, "abort"))
+            generation.finish("abort")
 
     def control(self, op: str) -> int:
-        """Send an operation; its `Reply` will stand in `replies` under the returned id."""
+        """Send an operation; its `Reply` will have the returned id."""
         self.check()
         number = next(self._ids)
         self._send(Control(number, op))
@@ -64,15 +65,11 @@ class Frontend:
             raise self.failure
 
     def feed(self, message: Message) -> None:
-        """Take one message of the engine."""
+        """Take one message about what is open, or figures."""
         if isinstance(message, Deltas):
             self._deltas(message)
-        elif isinstance(message, Reply):
-            self.replies[message.id] = message
         elif isinstance(message, Stats):
             self.stats = message
-        elif isinstance(message, Failed):
-            self.fail(message.error())
 
     def fail(self, error: SrtError) -> None:
         """The engine is gone: every open generation ends with the error."""
@@ -85,8 +82,7 @@ class Frontend:
 
     def _deltas(self, deltas: Deltas) -> None:
         for started in deltas.started:
-            generation = self._open.get(started.rid)
-            if generation is None:
+            if (generation := self._open.get(started.rid)) is None:
                 continue
             self._slots[started.slot] = generation
             if not generation.started:  # a retracted sequence starts again
@@ -104,8 +100,7 @@ class Frontend:
             if generation.push(new, [logprobs[slot]] if slot in logprobs else []):
                 self._send(Abort(generation.rid, "stop"))
         for finished in deltas.finished:
-            generation = self._open.pop(finished.rid, None)
-            if generation is None:
+            if (generation := self._open.pop(finished.rid, None)) is None:
                 continue
             if not generation.started:
                 self._waiting -= 1

@@ -46,11 +46,6 @@ class Piece:
     finish_reason: str | None = None
     error: str = ""
 
-    @property
-    def finished(self) -> bool:
-        """Whether it is the last one."""
-        return self.finish_reason is not None
-
     def merge(self, later: Piece) -> None:
         """Append a later piece."""
         self.text += later.text
@@ -79,7 +74,7 @@ class Generation:
         )
         self._stop = StopMatcher(prompt.stop, prompt.include_stop)
         self._stop_ids = frozenset(prompt.sampling.stop_ids)
-        self.on_news: Callable[[], None] | None = None
+        self.on_news: Callable[[], None] = lambda: None
 
     def push(self, ids: list[int], logprobs: list[TokenLogprob]) -> bool:
         """Take new tokens; True when a stop string has just ended it (the engine must be told)."""
@@ -98,9 +93,7 @@ class Generation:
         if self.ended:
             return
         self.ended = True
-        text = ""
-        if self._detokenizer is not None:
-            text = self._stop.push(self._detokenizer.flush()) + self._stop.flush()
+        text = self._stop.push(self._detokenizer.flush()) + self._stop.flush() if self._detokenizer is not None else ""
         self._add(Piece(text, finish_reason=reason, error=error))
 
     def take(self) -> Piece | None:
@@ -113,5 +106,4 @@ class Generation:
             self.pending = piece
         else:
             self.pending.merge(piece)
-        if self.on_news is not None:
-            self.on_news()
+        self.on_news()

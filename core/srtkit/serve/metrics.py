@@ -51,8 +51,7 @@ class Metrics:
     def __init__(self, stats: Callable[[], Stats | None], degraded: bool) -> None:
         self._registry = registry = CollectorRegistry()
         registry.register(_EngineFigures(stats))
-        gauge = Gauge("srtkit_degraded", "1 when a fallback of the configuration is in use.", registry=registry)
-        gauge.set(degraded)
+        Gauge("srtkit_degraded", "1 when a fallback of the configuration is in use.", registry=registry).set(degraded)
         self.ttft = Histogram("srtkit_ttft_seconds", "Arrival to first token.", buckets=_TTFT, registry=registry)
         self.itl = Histogram("srtkit_itl_seconds", "Between tokens of one sequence.", buckets=_ITL, registry=registry)
         self.e2e = Histogram("srtkit_e2e_seconds", "Arrival to the last token.", buckets=_E2E, registry=registry)

@@ -1,7 +1,6 @@
 """From a prepared run to what clients can know of its model."""
 
 import time
-from typing import Any
 
 from srtkit.config.prepare import Run
 from srtkit.serve.prompts import ServedModel
@@ -16,6 +15,9 @@ def serve_model(run: Run) -> ServedModel:
     generation = run.description.generation if settings.generation_config == "auto" else {}
     template = data.chat_template if data is not None else None
     bos, eos = (tokenizer.bos_token, tokenizer.eos_token) if tokenizer is not None else ("", "")
+    # All ids that end a text: of generation_config.json, else of config.json, and the tokenizer's.
+    named = generation.get("eos_token_id", run.description.config.get("eos_token_id"))
+    listed = named if isinstance(named, list | tuple) else [] if named is None else [named]
     return ServedModel(
         name=settings.name or settings.source.rstrip("/").rpartition("/")[2],
         aliases=tuple(dict.fromkeys(("default", settings.source))),
@@ -23,14 +25,7 @@ def serve_model(run: Run) -> ServedModel:
         tokenizer=tokenizer,
         chat=ChatTemplate(template, bos, eos),
         generation=generation,
-        eos_ids=_eos_ids(run, generation, tokenizer.eos_ids if tokenizer is not None else ()),
+        eos_ids=tuple(dict.fromkeys((*listed, *(tokenizer.eos_ids if tokenizer is not None else ())))),
         vocab_size=run.config.model.vocab_size,
         created=int(time.time()),
     )
-
-
-def _eos_ids(run: Run, generation: Any, of_tokenizer: tuple[int, ...]) -> tuple[int, ...]:
-    """All ids that end a text: of generation_config.json, else of config.json, and the tokenizer's."""
-    named = generation.get("eos_token_id", run.description.config.get("eos_token_id"))
-    listed = named if isinstance(named, list | tuple) else [] if named is None else [named]
-    return tuple(dict.fromkeys((*listed, *of_tokenizer)))

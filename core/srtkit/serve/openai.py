@@ -9,8 +9,8 @@ from srtkit.text.tokenizer import Tokenizer
 
 _LEAST = -9999.0  # JSON has no minus infinity
 
+# How a route writes a choice, given its place in the answer.
 Choice = Callable[[int, Piece], dict[str, Any]]
-"""How a route writes a choice, given its place in the answer."""
 
 
 class Envelope:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from srtkit.serve.errors import RequestError
 from srtkit.serve.generation import Prompt
@@ -21,16 +21,17 @@ from srtkit.spec.step_plan import MAX_STOP_IDS
 from srtkit.text.chat import ChatTemplate
 from srtkit.text.tokenizer import Tokenizer
 
-N = TypeVar("N", int, float)
 R = TypeVar("R")
 
+# A text, its token ids, or a list of either.
 Prompts = str | Sequence[str | int | list[int]]
-"""A text, its token ids, or a list of either."""
 
+# From so many characters on, tokenizing would hold up the event loop: it goes to a thread.
 LONG_TEXT = 20_000
-"""From so many characters on, tokenizing would hold up the event loop: it goes to a thread."""
 _COLDEST = 1e-6  # below, dividing logits by the temperature could overflow; the limit is greedy anyway
 _SEEDS = 2**63 - 1
+# Parameters of requests that generation_config.json has defaults for, too.
+_SAMPLED = ("temperature", "top_k", "top_p", "min_p")
 _log = logging.getLogger(__name__)
 
 
@@ -51,10 +52,15 @@ class ServedModel:
     eos_ids: tuple[int, ...]
     vocab_size: int
     created: int
-    defaults: Sampling = field(init=False)
+    defaults: Sampling = field(init=False)  # what a request that names nothing gets
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "defaults", _defaults(self.generation, self.eos_ids))
+        known = {name: value for name in _SAMPLED if (value := self.generation.get(name)) is not None}
+        if self.generation.get("do_sample") is False:
+            known["temperature"] = 0.0
+        if self.generation.get("repetition_penalty", 1.0) not in (1.0, None):
+            _log.warning("repetition_penalty of generation_config.json is not supported yet and has no effect")
+        object.__setattr__(self, "defaults", Sampling(**known, stop_ids=self.eos_ids))
 
     def check_name(self, name: str) -> None:
         """Raises `RequestError` (404) with the names there are."""
@@ -63,16 +69,11 @@ class ServedModel:
             remedy = "served: " + ", ".join(names)
             raise RequestError("model", f"there is no model {name!r}", remedy, status=404, code="model_not_found")
 
-
-def _defaults(generation: Mapping[str, Any], eos_ids: tuple[int, ...]) -> Sampling:
-    """What a request that names nothing gets."""
-    names = ("temperature", "top_k", "top_p", "min_p")
-    known = {name: value for name in names if (value := generation.get(name)) is not None}
-    if generation.get("do_sample") is False:
-        known["temperature"] = 0.0
-    if generation.get("repetition_penalty", 1.0) not in (1.0, None):
-        _log.warning("repetition_penalty of generation_config.json is not supported yet and has no effect")
-    return Sampling(**known, stop_ids=eos_ids)
+    def tokenizer_for(self, param: str) -> Tokenizer:
+        """The tokenizer. Raises `RequestError` when there is none for what the field `param` asks."""
+        if self.tokenizer is None:
+            raise RequestError(param, "the model was loaded without a tokenizer", "it takes and gives token ids only")
+        return self.tokenizer
 
 
 async def off_loop(size: int, work: Callable[[], R]) -> R:
@@ -80,11 +81,12 @@ async def off_loop(size: int, work: Callable[[], R]) -> R:
     return work() if size < LONG_TEXT else await asyncio.to_thread(work)
 
 
-def encode(model: ServedModel, text: str, param: str, add_special: bool) -> list[int]:
-    """Token ids of a text."""
-    if model.tokenizer is None:
-        raise RequestError(param, "the model was loaded without a tokenizer", "send token ids")
-    return model.tokenizer.encode(text, add_special=add_special)
+async def prompts_of(
+    model: ServedModel, prompts: Prompts, param: str, fields: GenerationFields, most: int, logprobs: int | None
+) -> list[Prompt]:
+    """The `n` prompts of every text or token list of the field `param`; `most` tokens each when `fields` do not say."""
+    lists = await token_lists(model, prompts, param)
+    return [prompt for ids in lists for prompt in build_prompts(ids, fields, model, most, logprobs)]
 
 
 async def token_lists(model: ServedModel, prompts: Prompts, param: str) -> list[list[int]]:
@@ -93,7 +95,7 @@ async def token_lists(model: ServedModel, prompts: Prompts, param: str) -> list[
     lists: list[list[int]] = []
     for item in [prompts] if single else prompts:
         if isinstance(item, str):
-            ids = await off_loop(len(item), partial(encode, model, item, param, add_special=True))
+            ids = await off_loop(len(item), partial(model.tokenizer_for(param).encode, item))
         elif isinstance(item, list):
             ids = cast(list[int], item)
             check_ids(ids, model, param)
@@ -114,8 +116,7 @@ def check_length(n: int, model: ServedModel, param: str) -> None:
 
 
 def check_ids(ids: Sequence[int], model: ServedModel, param: str) -> None:
-    wrong = [id_ for id_ in (min(ids), max(ids)) if not 0 <= id_ < model.vocab_size] if ids else []
-    if wrong:
+    if ids and (wrong := [id_ for id_ in (min(ids), max(ids)) if not 0 <= id_ < model.vocab_size]):
         cause = f"token id {wrong[0]} is outside of the vocabulary (0 to {model.vocab_size - 1})"
         raise RequestError(param, cause)
 
@@ -127,16 +128,17 @@ def build_prompts(
 
     More tokens than the context has room for are not an error: the generation then ends by length.
     """
-    if model.tokenizer is None and (fields.stop or logprobs is not None):
-        raise RequestError("stop" if fields.stop else "logprobs", "the model was loaded without a tokenizer")
+    if fields.stop or logprobs is not None:
+        model.tokenizer_for("stop" if fields.stop else "logprobs")
     room = model.max_context - len(ids)
-    sampling = _sampling(fields, model, min(fields.wanted_tokens() or default_tokens or room, room))
+    wanted = fields.max_completion_tokens or fields.max_tokens or fields.max_new_tokens or default_tokens or room
+    sampling = _sampling(fields, model, min(wanted, room))
     seed = secrets.randbits(63) if fields.seed is None else fields.seed
     return [
         Prompt(
             ids,
             replace(sampling, seed=(seed + i) & _SEEDS, logprobs=-1 if logprobs is None else logprobs),
-            stop=fields.stops(),
+            stop=(fields.stop,) if isinstance(fields.stop, str) else tuple(fields.stop),
             include_stop=fields.include_stop_str_in_output,
             skip_special=fields.skip_special_tokens,
             namespace=fields.cache_salt.encode(),
@@ -147,10 +149,8 @@ def build_prompts(
 
 
 def _sampling(fields: GenerationFields, model: ServedModel, max_tokens: int) -> Sampling:
-    defaults = model.defaults
-    temperature = _given(fields.temperature, defaults.temperature)
     check_ids(fields.stop_token_ids, model, "stop_token_ids")
-    eos_ids = () if fields.ignore_eos else defaults.stop_ids
+    eos_ids = () if fields.ignore_eos else model.eos_ids
     stop_ids = tuple(dict.fromkeys((*eos_ids, *fields.stop_token_ids)))
     if len(stop_ids) > MAX_STOP_IDS:
         cause = f"there are {len(stop_ids)} with the model's own; at most {MAX_STOP_IDS}"
@@ -158,16 +158,7 @@ def _sampling(fields: GenerationFields, model: ServedModel, max_tokens: int) -> 
     if fields.min_tokens > max_tokens:
         cause = f"{fields.min_tokens} are more than the {max_tokens} that may be generated"
         raise RequestError("min_tokens", cause)
-    return Sampling(
-        temperature=temperature if temperature >= _COLDEST else 0.0,
-        top_k=min(max(_given(fields.top_k, defaults.top_k), 0), model.vocab_size),
-        top_p=_given(fields.top_p, defaults.top_p),
-        min_p=_given(fields.min_p, defaults.min_p),
-        max_tokens=max_tokens,
-        min_tokens=fields.min_tokens,
-        stop_ids=stop_ids,
-    )
-
-
-def _given(value: N | None, default: N) -> N:
-    return default if value is None else value
+    given = {name: value for name, value in asdict(fields).items() if name in _SAMPLED and value is not None}
+    wanted = replace(model.defaults, **given, max_tokens=max_tokens, min_tokens=fields.min_tokens, stop_ids=stop_ids)
+    temperature = wanted.temperature if wanted.temperature >= _COLDEST else 0.0
+    return replace(wanted, temperature=temperature, top_k=min(max(wanted.top_k, 0), model.vocab_size))

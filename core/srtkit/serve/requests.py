@@ -4,7 +4,7 @@ Types and bounds are declared on the fields; msgspec checks them. Knows nothing 
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -15,13 +15,15 @@ from starlette.requests import Request
 from srtkit.serve.errors import RequestError
 
 T = TypeVar("T", bound=msgspec.Struct)
+# Told of a field nobody knows (its path), and of those that are known there.
+Unknown = Callable[[str, Collection[str]], None]
 
 Text = Annotated[str, Meta(min_length=1)]
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Tokens = Annotated[int, Meta(ge=1)]
 Logprobs = Annotated[int, Meta(ge=0, le=20)]
+# Bytes of the longest body that is read.
 MAX_BODY = 32 << 20
-"""Bytes of the longest body that is read."""
 
 
 class GenerationFields(msgspec.Struct, kw_only=True):
@@ -49,14 +51,6 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     priority: Int64 = 0
     cache_salt: str = ""
 
-    def wanted_tokens(self) -> int | None:
-        """The most tokens to generate, under whichever name it was given."""
-        return self.max_completion_tokens or self.max_tokens or self.max_new_tokens
-
-    def stops(self) -> tuple[str, ...]:
-        """The stop strings."""
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
-
 
 class OpenAIRequest(GenerationFields, kw_only=True):
     """What completions and chat share. `rid` names the request for /abort_request and becomes the answer's id."""
@@ -67,12 +61,18 @@ class OpenAIRequest(GenerationFields, kw_only=True):
     stream_options: dict[str, Any] = {}
 
 
+# What other servers, or another route of this one, take in another place.
+AT_THE_TOP = dict.fromkeys(("sampling_params", "extra_body"), "on this route its fields stand at the top level")
+AT_THE_TOP |= {"include_usage": "put it into stream_options", "input_ids": "prompt takes token ids, too"}
+
+
 class StreamOptions(msgspec.Struct):
     """The table `stream_options`."""
 
     include_usage: bool = False
 
 
+# Fields we know of and do not do yet, with the values (besides null) that ask for nothing.
 NOT_YET: Mapping[str, tuple[object, ...]] = {
     **dict.fromkeys(("frequency_penalty", "presence_penalty"), (0,)),
     **dict.fromkeys(("repetition_penalty", "length_penalty", "best_of"), (1,)),
@@ -92,12 +92,11 @@ NOT_YET: Mapping[str, tuple[object, ...]] = {
     **dict.fromkeys(("audio", "image_data", "prediction", "web_search_options", "verbosity", "reasoning_effort"), ()),
     **dict.fromkeys(("truncate_prompt_tokens", "chat_template", "documents", "lora_path", "tool_call_id"), ()),
 }
-"""Fields we know of and do not do yet, with the values (besides null) that ask for nothing."""
 
+# Fields that are right to accept and change nothing in an answer of this server.
 NO_EFFECT = frozenset(
     ("user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "include_obfuscation")
 ) | {"parallel_tool_calls"}
-"""Fields that are right to accept and change nothing in an answer of this server."""
 
 
 async def json_body(request: Request) -> object:
@@ -114,10 +113,11 @@ async def json_body(request: Request) -> object:
         raise RequestError("", f"the body is not valid JSON: {error}", code="invalid_json") from None
 
 
-def parse(raw: object, kind: type[T], unknown: Callable[[str], None], path: str = "") -> T:
+def parse(raw: object, kind: type[T], unknown: Unknown, path: str = "", elsewhere: Mapping[str, str] = {}) -> T:
     """Plain data as a request. `unknown` is told each field nobody knows; `path` stands before names in errors.
 
-    A null is a field that was left out. Raises `RequestError` naming the field.
+    A null is a field that was left out. Raises `RequestError` naming the field; `elsewhere` says of fields that have
+    another place where that is.
     """
     if not isinstance(raw, dict):
         raise RequestError(path.rstrip("."), "a JSON object is expected", code="invalid_type")
@@ -125,20 +125,25 @@ def parse(raw: object, kind: type[T], unknown: Callable[[str], None], path: str 
     for name, value in given.items():
         if name in kind.__struct_fields__ or name in NO_EFFECT:
             continue
+        if name in elsewhere:
+            raise RequestError(path + name, "it has no effect here", elsewhere[name], code="misplaced_parameter")
         if name not in NOT_YET:
-            unknown(path + name)
+            unknown(path + name, kind.__struct_fields__)
         elif value not in NOT_YET[name]:
             cause = "this server does not support it yet"
             raise RequestError(path + name, cause, "leave it out", code="unsupported_parameter")
     try:
         return msgspec.convert(given, kind)
     except msgspec.ValidationError as error:
-        raise _mistake(str(error), path) from None
+        raise _mistake(str(error), path, given) from None
 
 
-def _mistake(text: str, path: str) -> RequestError:
+def _mistake(text: str, path: str, given: Mapping[str, Any]) -> RequestError:
     """msgspec's sentence, with the field apart from it."""
     if missing := re.fullmatch(r"Object missing required field `(\w+)`", text):
         return RequestError(path + missing[1], "it is required", code="missing_required_parameter")
     cause, _, place = text.partition(" - at `$.")
-    return RequestError(path + place.rstrip("`"), cause[:1].lower() + cause[1:])
+    place, value = place.rstrip("`"), given.get(place.rstrip("`"))
+    if isinstance(value, float | int) and "`int" in cause and abs(value) >= 2**63:  # JSON reads long ones as floats
+        cause = "expected an integer of 64 bits, from -2^63 to 2^63-1"
+    return RequestError(path + place, cause[:1].lower() + cause[1:])

@@ -7,10 +7,12 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import uuid4
 
+from srtkit.config.hints import did_you_mean
 from srtkit.config.settings import ServerSection
 from srtkit.serve.errors import RequestError
 from srtkit.serve.frontend import Frontend
@@ -18,15 +20,15 @@ from srtkit.serve.generation import Generation, Piece, Prompt
 from srtkit.serve.metrics import Metrics
 from srtkit.serve.prompts import ServedModel
 from srtkit.spec.errors import EngineError, SrtError, TransportTimeout
-from srtkit.spec.messages import Message, Reply, decode
+from srtkit.spec.messages import Failed, Message, Reply, decode
 from srtkit.spec.transport import Receiver
 
 T = TypeVar("T")
 
+# How long the engine may take to answer what is no request of a client.
 ENGINE_SECONDS = 30.0
-"""How long the engine may take to answer what is no request of a client."""
 _PUMP_SECONDS = 0.2
-_MAX_WARNINGS = 100
+_MAX_WARNINGS, _LONG_NAME = 100, 40
 _log = logging.getLogger(__name__)
 
 
@@ -86,23 +88,18 @@ class Job:
         }
 
 
+@dataclass(eq=False)
 class Service:
     """One served model. `info` is what /server_info says of the run; `degraded` names fallbacks in use."""
 
-    def __init__(
-        self,
-        frontend: Frontend,
-        model: ServedModel,
-        info: Mapping[str, Any],
-        settings: ServerSection,
-        degraded: tuple[str, ...] = (),
-    ) -> None:
-        self.frontend = frontend
-        self.model = model
-        self.info = info
-        self.settings = settings
-        self.degraded = degraded
-        self.metrics = Metrics(lambda: frontend.stats, bool(degraded))
+    frontend: Frontend
+    model: ServedModel
+    info: Mapping[str, Any]
+    settings: ServerSection
+    degraded: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.metrics = Metrics(lambda: self.frontend.stats, bool(self.degraded))
         self._jobs: dict[str, Job] = {}
         self._replies: dict[int, asyncio.Future[Reply]] = {}
         self._warned: set[str] = set()
@@ -113,16 +110,14 @@ class Service:
         """Take messages of the engine, in order."""
         try:
             for message in messages:
-                self.frontend.feed(message)
+                if isinstance(message, Failed):
+                    self.fail(message.error())
+                elif not isinstance(message, Reply):
+                    self.frontend.feed(message)
+                elif (waiter := self._replies.pop(message.id, None)) and not waiter.done():
+                    waiter.set_result(message)
         except Exception as error:  # whatever it was, nobody may be left waiting
             self.fail(error if isinstance(error, SrtError) else EngineError("server", f"lost a message: {error!r}"))
-        for number, reply in self.frontend.replies.items():
-            waiter = self._replies.pop(number, None)
-            if waiter is not None and not waiter.done():
-                waiter.set_result(reply)
-        self.frontend.replies.clear()
-        if self.frontend.failure is not None:
-            self.fail(self.frontend.failure)
 
     def fail(self, error: SrtError) -> None:
         """The engine is gone: everything open ends with the error, and so does everything that comes."""
@@ -136,6 +131,9 @@ class Service:
 
     def open(self, prompts: Sequence[Prompt], id_: str, arrived: float, n: int = 1) -> Job:
         """Send all prompts of a request, or none. `arrived` is `time.monotonic()` of the request."""
+        if len(prompts) > self.frontend.max_waiting:
+            cause = f"{len(prompts)} sequences at once are more than ever may wait ({self.frontend.max_waiting})"
+            raise RequestError("", cause, "send them in several requests", code="too_many_sequences")
         if id_ in self._jobs:
             raise RequestError("rid", f"a request {id_!r} is running", "choose another")
         generations: list[Generation] = []
@@ -143,8 +141,7 @@ class Service:
             for prompt in prompts:
                 generations.append(self.frontend.open(prompt))
         except SrtError:
-            for generation in generations:
-                self.frontend.cancel(generation)
+            self.frontend.cancel(generations)
             raise
         job = self._jobs[id_] = Job(id_, generations, n, arrived, self.metrics)
         return job
@@ -152,36 +149,31 @@ class Service:
     def close(self, job: Job) -> None:
         """The request is over; what still runs of it is cancelled, as its client is gone."""
         self._jobs.pop(job.id, None)
-        self._cancel(job)
+        self.frontend.cancel(job.generations)
 
     def abort(self, id_: str | None) -> int:
         """End a request, or all of them (None); they answer with what there is. How many there were."""
         jobs = list(self._jobs.values()) if id_ is None else [self._jobs[id_]] if id_ in self._jobs else []
         for job in jobs:
-            self._cancel(job)
+            self.frontend.cancel(job.generations)
         return len(jobs)
-
-    def _cancel(self, job: Job) -> None:
-        for generation in job.generations:
-            if not generation.ended:
-                self.frontend.cancel(generation)
 
     async def control(self, op: str) -> Any:
         """Have the engine do an operation; its answer. Raises `EngineError` or `TransportTimeout`."""
-        waiter = asyncio.get_running_loop().create_future()
-        self._replies[self.frontend.control(op)] = waiter
+        waiter = self._replies[self.frontend.control(op)] = asyncio.get_running_loop().create_future()
         reply = await in_time(waiter)
         if reply.error:
             raise EngineError("engine", reply.error)
         return reply.value
 
-    def unknown_field(self, name: str) -> None:
-        """A request field that nobody knows: refused, or one warning for each name."""
+    def unknown_field(self, name: str, known: Collection[str]) -> None:
+        """A request field that nobody knows, beside the known ones: refused, or one warning for each name."""
+        hint = did_you_mean(name.rpartition(".")[2][:_LONG_NAME], known)
         if self.settings.strict_fields:
-            raise RequestError(name, "unknown field", "leave it out", code="unknown_parameter")
+            raise RequestError(name, "unknown field", hint or "leave it out", code="unknown_parameter")
         if name not in self._warned and len(self._warned) < _MAX_WARNINGS:
             self._warned.add(name)
-            _log.warning("requests hold the unknown field %r; it is ignored", name)
+            _log.warning("requests hold the unknown field %r; it is ignored%s", name, hint and f"; {hint}")
 
 
 async def in_time(answer: Awaitable[T]) -> T:

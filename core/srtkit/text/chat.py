@@ -7,9 +7,9 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, NoReturn, final
+from typing import Any, NoReturn
 
-from jinja2 import Environment, TemplateError, nodes
+from jinja2 import TemplateError, nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -38,17 +38,14 @@ def _raise_exception(message: str) -> NoReturn:
     raise TemplateError(message)
 
 
-def _environment() -> Environment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
-    )
-    environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    return environment
+_ENVIRONMENT = ImmutableSandboxedEnvironment(
+    trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
+)
+_ENVIRONMENT.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
+_ENVIRONMENT.globals["raise_exception"] = _raise_exception
+_ENVIRONMENT.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
 
 
-@final
 class ChatTemplate:
     """A compiled template; None for a model that has none. Safe to share between threads.
 
@@ -59,7 +56,7 @@ class ChatTemplate:
     def __init__(self, template: str | None, bos_token: str = "", eos_token: str = "") -> None:
         """Raises `LoaderError` for a template that does not compile."""
         try:
-            self._template = _environment().from_string(template) if template else None
+            self._template = _ENVIRONMENT.from_string(template) if template else None
         except TemplateError as error:
             raise LoaderError(_PART, f"it does not compile: {error}", "fetch the model's files again") from error
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}

@@ -2,14 +2,10 @@
 
 import codecs
 from collections.abc import Iterable
-from typing import final
 
 from srtkit.text.tokenizer import Tokenizer
 
-_Utf8Decoder = codecs.getincrementaldecoder("utf-8")
 
-
-@final
 class IncrementalDetokenizer:
     """Text of tokens that follow a prompt: what `push` and `flush` return adds up to it, whatever the chunks.
 
@@ -19,7 +15,7 @@ class IncrementalDetokenizer:
 
     def __init__(self, tokenizer: Tokenizer, skip_special: bool = True) -> None:
         self._bytes_of = tokenizer.table(skip_special).get
-        self._decode = _Utf8Decoder(errors="replace").decode
+        self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
 
     def push(self, ids: Iterable[int]) -> str:
         """The text that is final now. Ids beyond the vocabulary (padding of the LM head) have no text."""

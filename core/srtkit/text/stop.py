@@ -1,10 +1,8 @@
 """Finds stop strings in streamed text. Knows text deltas only, no tokens."""
 
 from collections.abc import Sequence
-from typing import final
 
 
-@final
 class StopMatcher:
     """Ends a text at the stop string that is complete first; of two that end together, at the longer.
 

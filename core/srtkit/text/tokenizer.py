@@ -1,7 +1,6 @@
 """Text to token ids and back, from the plain data of a model loader. Knows no model, request or device."""
 
 from collections.abc import Iterable, Mapping
-from typing import final
 
 from tokenizers import Tokenizer as Backend
 
@@ -12,7 +11,6 @@ from srtkit.text.pieces import token_table
 _PART = "tokenizer"
 
 
-@final
 class Tokenizer:
     """One model's tokenizer. Immutable, safe to share between threads.
 

@@ -18,9 +18,9 @@ from srtkit_conformance.catalogue import suite_for
 from srtkit_conformance.find import Subject, load_target
 from srtkit_conformance.inside import shortcomings
 from srtkit_conformance.kits.attention.case import Case, rows_of
-from srtkit_conformance.kits.attention.gates import Margins
 from srtkit_conformance.kits.attention.harness import Harness
 from srtkit_conformance.kits.attention.step import Step
+from srtkit_conformance.kits.numeric.gates import Margins
 
 SHARED = rows_of((1030, 1), (1040, 1, 0, 64), (1050, 1, 0, 64), (5, 1))
 SHARED_PROMPTS = rows_of((1040, 20), (1024, 20, 0, 64), (1024, 20, 0, 64), (0, 20), (37, 20), (0, 20))

@@ -17,9 +17,9 @@ from srtkit_conformance.catalogue import suite_for
 from srtkit_conformance.find import Subject, load_target
 from srtkit_conformance.inside import shortcomings
 from srtkit_conformance.kits.attention.case import rows_of
-from srtkit_conformance.kits.attention.gates import Margins
 from srtkit_conformance.kits.attention.harness import Harness
 from srtkit_conformance.kits.attention.step import Step
+from srtkit_conformance.kits.numeric.gates import Margins
 from srtkit_plugin_cpu_native import library
 from srtkit_plugin_cpu_native.attention import HEAD_DIMS, Options, build, capabilities, kv_layouts
 

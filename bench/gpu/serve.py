@@ -1,0 +1,173 @@
+"""A model served on this GPU, in this process: the same greedy tokens as on the CPU, and how fast.
+
+    python -m bench.gpu.serve tokens            a small random model in float32, by every runner and attention
+    python -m bench.gpu.serve speed [--config FILE] [--runner eager cuda-full] [--workload G1 G2 G3]
+
+`speed` makes weights up for a config.json (default: the shape of Qwen3-0.6B). G1: 256 requests of 100 to 1024 tokens in
+and out. G2: batch 1, 128 in, 256 out. G3: batch 64, 1024 in, 128 out. JSON to --out, a line each to standard output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from srtkit import Engine
+from tests.live_server import tiny
+
+QWEN3_06B = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "vocab_size": 151936,
+    "hidden_size": 1024,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 40960,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1000000.0,
+    "tie_word_embeddings": True,
+    "eos_token_id": 151645,
+    "torch_dtype": "bfloat16",
+}
+GREEDY: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
+Requests = list[tuple[list[int], int]]
+
+
+def engine(folder: Path, source: Path, dtype: str, platform: str, **sets: object) -> Engine:
+    """An engine with the given options on top of the platform's defaults."""
+    file = folder / "config.toml"
+    file.write_text(f'[model]\nsource = "{source}"\ndtype = "{dtype}"\n[platform]\nuse = "{platform}"\n')
+    return Engine.from_config(file, {name.replace("__", "."): str(value) for name, value in sets.items()})
+
+
+def tokens(folder: Path) -> dict[str, Any]:
+    """Twenty prompts of up to 300 tokens, greedy and drawn, together and each again from the cache."""
+    draw = random.Random(0)
+    model = tiny.make_model(folder / "tiny")
+    prompts = [[draw.randrange(256) for _ in range(draw.choice((1, 5, 16, 63, 130, 300)))] for _ in range(20)]
+    ways: dict[str, tuple[str, dict[str, object]]] = {
+        "cpu": ("cpu", {"attention__use": "torch", "ops__use": "[]"}),
+        "cuda, references": ("cuda", {"attention__use": "torch", "ops__use": "[]"}),
+        "cuda, triton": ("cuda", {}),
+        "cuda, triton, pages of 7": ("cuda", {"memory__page_size": 7}),
+        "cuda, triton, depth 0": ("cuda", {"scheduler__depth": 0}),
+        "cuda, triton, chunks of 32": ("cuda", {"scheduler__chunk_tokens": 32, "scheduler__max_running": 16}),
+        "cuda, triton, graphs": ("cuda", {"graph_runner__use": '["cuda-full", "eager"]'}),
+    }
+    found: dict[str, Any] = {}
+    gold: list[list[list[int]]] = []
+    for name, (platform, sets) in ways.items():
+        try:
+            made = answers(folder, model, platform, sets, prompts)
+        except Exception as error:
+            found[name] = f"{type(error).__name__}: {error}"
+        else:
+            gold = gold or made
+            found[name] = [sum(map(list.__eq__, run, truth)) for run, truth in zip(made, gold, strict=True)]
+        print(f"{name}: equal of 20, greedy, again, drawn: {found[name]}", flush=True)
+    return found
+
+
+def answers(
+    folder: Path, model: Path, platform: str, sets: dict[str, object], prompts: list[list[int]]
+) -> list[list[list[int]]]:
+    """Token ids of the prompts: greedy, greedy again from the cache, drawn."""
+    with engine(folder, model, "float32", platform, memory__kv_gib=0.1, **sets) as one:
+        made = [one.generate(prompts, max_tokens=64, **GREEDY) for _ in range(2)]
+        made.append(one.generate(prompts, max_tokens=64, temperature=0.8, top_p=0.9, seed=3, ignore_eos=True))
+        return [[answer.token_ids for answer in run] for run in made]
+
+
+def fixed(batch: int, n_prompt: int, n_out: int, seed: int) -> Requests:
+    """A batch of equal lengths."""
+    draw = random.Random(seed)
+    return [([draw.randint(0, 10000) for _ in range(n_prompt)], n_out) for _ in range(batch)]
+
+
+def varied() -> Requests:
+    """256 requests with 100 to 1024 tokens in and out."""
+    draw = random.Random(0)
+    prompts = [[draw.randint(0, 10000) for _ in range(draw.randint(100, 1024))] for _ in range(256)]
+    return [(prompt, draw.randint(100, 1024)) for prompt in prompts]
+
+
+def seconds(one: Engine, requests: Requests) -> float:
+    """All requests at once, until the last has ended; the cache is emptied before."""
+    one.control("flush_cache")
+
+    async def all_of_them() -> list[Any]:
+        return await asyncio.gather(*(one.agenerate([ids], max_tokens=n, **GREEDY) for ids, n in requests))
+
+    begin = time.perf_counter()
+    answers = asyncio.run(all_of_them())
+    took = time.perf_counter() - begin
+    assert all(len(answer.token_ids) == n for (answer,), (_, n) in zip(answers, requests, strict=True))
+    return took
+
+
+def per_token(one: Engine, batch: int, n_prompt: int, n_out: int) -> dict[str, float]:
+    """Milliseconds of a decode step: all tokens less one token; and of the prompts."""
+    seconds(one, fixed(batch, n_prompt, 8, 99))
+    first = statistics.median(seconds(one, fixed(batch, n_prompt, 1, seed)) for seed in range(3))
+    whole = statistics.median(seconds(one, fixed(batch, n_prompt, n_out, seed)) for seed in range(3))
+    return {"ms_per_step": round((whole - first) / (n_out - 1) * 1e3, 3), "prompts_ms": round(first * 1e3, 1)}
+
+
+def speed(folder: Path, config: Path | None, runners: list[str], workloads: list[str]) -> dict[str, Any]:
+    """Each workload with each runner."""
+    source = config or folder / "config.json"
+    if config is None:
+        source.write_text(json.dumps(QWEN3_06B))
+    found: dict[str, Any] = {}
+    for runner in runners:
+        use = json.dumps([runner, "eager"] if runner != "eager" else ["eager"])
+        begin = time.perf_counter()
+        with engine(
+            folder, source, "bfloat16", "cuda", model_loader__use="dummy", graph_runner__use=use, memory__kv_gib=24
+        ) as one:
+            figures: dict[str, Any] = {"start_s": round(time.perf_counter() - begin, 1)}
+            if "G2" in workloads:
+                figures["G2"] = per_token(one, 1, 128, 256)
+            if "G3" in workloads:
+                figures["G3"] = per_token(one, 64, 1024, 128)
+            if "G1" in workloads:
+                requests = varied()
+                times = [seconds(one, requests) for _ in range(2)]
+                figures["G1"] = {"tokens_per_s": round(sum(n for _, n in requests) / min(times)), "s": times}
+        found[runner] = figures
+        print(runner, figures, flush=True)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", choices=("tokens", "speed"))
+    parser.add_argument("--config", type=Path)
+    parser.add_argument("--runner", nargs="*", default=["eager", "cuda-full"])
+    parser.add_argument("--workload", nargs="*", default=["G1", "G2", "G3"])
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if arguments.what == "tokens":
+            found = tokens(folder)
+        else:
+            found = speed(folder, arguments.config, arguments.runner, arguments.workload)
+    if arguments.out:
+        arguments.out.write_text(json.dumps(found, indent=1))
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""What is refused without knowing the model: options nobody has built yet, and parts that do not go together here.
+
+Serving, explaining and `srt config check` ask it alike. Knows plugins by their declarations only.
+"""
+
+from srtkit.config.resolve import choose_attention, page_size
+from srtkit.config.settings import Settings
+from srtkit.plugins.loaded import LoadedPlugins
+from srtkit.plugins.wiring import ATTENTION_ROLES
+from srtkit.spec.capabilities import No
+from srtkit.spec.errors import Unsupported
+from srtkit.spec.facts import DeviceFacts
+from srtkit.spec.step_plan import StepKey
+
+
+def check(settings: Settings, loaded: LoadedPlugins, facts: DeviceFacts, dtype: str, serving: bool) -> None:
+    """Raise `Unsupported` naming setting, cause and remedy.
+
+    `dtype` is the platform's, where the file names none; `serving`: each rank is to be a process of its own.
+    """
+    _refuse_what_is_not_built(settings)
+    dtype = dtype if settings.model.dtype == "auto" else settings.model.dtype
+    if dtype not in facts.dtypes:
+        raise Unsupported("model.dtype", f"{facts.name} does not compute in {dtype}", f"one of {sorted(facts.dtypes)}")
+    choose_attention(loaded, lambda backend: page_size(settings, loaded, backend, facts))
+    for runner in loaded.all("graph_runner"):
+        captures = runner.descriptor.capabilities(facts).levels - {"never"}
+        if not captures and runner.descriptor.fit(StepKey(1, 1, q_len=1), ()) is None:
+            cause = f"{runner.wired.part} captures nothing on {facts.name}, so no step would run by it"
+            raise Unsupported("graph_runner.use", cause, "remove it from the list; eager runs every step")
+    transport = loaded.one("transport")
+    processes = transport.descriptor.capabilities(transport.options).processes
+    if serving and isinstance(processes, No):
+        cause = f"{transport.wired.part} cannot connect processes: {processes.reason}"
+        raise Unsupported("transport.use", cause, 'name another, e.g. "zmq"')
+
+
+def _refuse_what_is_not_built(settings: Settings) -> None:
+    given = settings.model_dump(include={"parallel": True, "server": {"workers"}, "attention": set(ATTENTION_ROLES)})
+    asked = {f"{table}.{key}": value for table, content in given.items() for key, value in content.items()}
+    for option, value in asked.items():
+        same = None if option in ("attention.draft", "attention.shadow") else settings.attention.use
+        if value not in (None, 1, same):
+            raise Unsupported(option, "this version does not do it yet", "remove the line from the file")

@@ -1,0 +1,76 @@
+"""Shapes of the kernels' programs, chosen by measurement, in one table. No torch and no Triton.
+
+`block_m`: query vectors of a program, the query heads of one KV head beside each other. `tile`: keys of a turn.
+`waves`: programs for each multiprocessor that cutting rows into parts aims at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["few", "decode", "extend"]
+"""Leading rows that are too few to fill the device, those that are not, and rows of any length."""
+
+MAX_SEGMENTS = 128
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How one kernel is launched."""
+
+    block_m: int
+    tile: int
+    warps: int
+    stages: int
+    waves: int = 4
+
+
+# By architecture, kind, and bytes of a key up to which the line holds; the first line that fits.
+_TABLE: tuple[tuple[str, Kind, int, Tile], ...] = (
+    ("sm90", "few", 256, Tile(16, 64, 4, 2, waves=2)),
+    ("sm90", "decode", 256, Tile(16, 32, 2, 2)),
+    ("sm90", "decode", 512, Tile(16, 32, 4, 2)),
+    ("sm90", "extend", 256, Tile(64, 64, 4, 2)),
+    ("sm90", "extend", 512, Tile(64, 32, 4, 2)),
+    ("sm90", "few", 512, Tile(16, 32, 4, 2)),
+    ("", "few", 256, Tile(16, 32, 4, 2)),
+    ("", "decode", 256, Tile(16, 32, 4, 2)),
+    ("", "extend", 256, Tile(64, 32, 4, 2)),
+    ("", "few", 1 << 20, Tile(16, 16, 4, 1)),
+    ("", "decode", 1 << 20, Tile(16, 16, 4, 1)),
+    ("", "extend", 1 << 20, Tile(32, 16, 4, 1)),
+)
+
+
+def tile_for(architecture: str, kind: Kind, key_bytes: int, group: int, queries: int) -> Tile:
+    """The line of the table, with room for `queries` tokens' query heads of one KV head (`group` each) if it is few."""
+    found = next(
+        tile for arch, of, limit, tile in _TABLE if architecture.startswith(arch) and of == kind and key_bytes <= limit
+    )
+    most = found.block_m if kind == "extend" else max(found.block_m, 64)
+    wanted = _power_of_two(group * queries)
+    block_m = max(16, _power_of_two(group), min(most, wanted))
+    warps = found.warps if block_m < 64 else max(4, found.warps)
+    return Tile(block_m, found.tile, warps, found.stages, found.waves)
+
+
+def segments(blocks: int, tile: Tile, keys: int, processors: int) -> int:
+    """Into how many parts the keys of a row are cut: a power of two, 1 when there are `blocks` enough.
+
+    `keys` is the longest that a row may see. Lengths of the moment play no part: a recorded step keeps the number.
+    """
+    wanted = _power_of_two(-(-tile.waves * processors // max(1, blocks)))
+    return max(1, min(wanted, MAX_SEGMENTS, _power_of_two(-(-keys // tile.tile))))
+
+
+def fitting(cut: int, tokens: int, room: int) -> int:
+    """At most `cut` parts of `tokens` tokens each, for which there is room: a power of two."""
+    while cut > 1 and cut * tokens > room:
+        cut //= 2
+    return cut
+
+
+def _power_of_two(n: int) -> int:
+    """The smallest that is at least n."""
+    return 1 << max(0, n - 1).bit_length()

@@ -1,0 +1,207 @@
+"""The kernels against the conformance kit's truth, over a pairwise set of small steps; tiles, and what is refused.
+
+On a GPU the whole suite runs too. The interpreter is slow, so steps are small, and wrong in bfloat16.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import srtkit_plugin_attention_triton as plugin
+from srtkit.spec.attention import Rows
+from srtkit.spec.errors import DeviceAbsent, Unsupported
+from srtkit.spec.facts import DeviceFacts
+from srtkit_conformance.catalogue import suite_for
+from srtkit_conformance.find import Subject, load_target
+from srtkit_conformance.kits.attention.case import Case, Row, rows_of
+from srtkit_conformance.kits.attention.harness import Harness
+from srtkit_conformance.kits.attention.step import Step
+from srtkit_conformance.kits.numeric.gates import Margins
+from srtkit_conformance.kits.numeric.pairs import pairwise
+from srtkit_plugin_attention_triton.tiles import MAX_SEGMENTS, Kind, Tile, fitting, segments, tile_for
+
+SHAPES: dict[str, tuple[tuple[Row, ...], int]] = {
+    "decode": (rows_of((41, 1), (3, 1), (16, 1)), 3),
+    "drafts": (rows_of((30, 4), (0, 4)), 2),
+    "prompts": (rows_of((0, 17), (21, 9)), 0),
+    "mixed": (rows_of((40, 1), (5, 1), (13, 8), (0, 1)), 2),
+}
+FACTORS: dict[str, Sequence[Any]] = {
+    "shape": list(SHAPES),
+    "dtype": ["float32", "float16"],
+    "page": [16, 1, 7, 64],
+    "head_dim": [64, 40],
+    "ratio": [1, 3, 4],
+    "window": [0, 1, 19],
+    "soft_cap": [0.0, 8.0],
+    "sinks": [False, True],
+    "padding": [0, 2],
+    "fused": [False, True],
+    "adjacent": [True, False],
+}
+
+
+@pytest.fixture
+def harness(device: str, tmp_path: Path) -> Harness:
+    """The suite's, on the GPU or in the interpreter."""
+    return Harness(load_target(Subject("attention", "triton", device), suite_for("attention"), tmp_path))
+
+
+def case_of(harness: Harness, shape: str = "decode", **changes: Any) -> Case:
+    rows, leading = SHAPES[shape]
+    return harness.case(rows, leading=leading, kv_heads=2, **changes)
+
+
+def run(harness: Harness, case: Case) -> Margins:
+    margins = Margins()
+    step = Step(harness.rig(case), case)
+    step.run().check(margins)
+    step.plan.close()
+    return margins
+
+
+@pytest.mark.parametrize("factors", pairwise(FACTORS), ids=lambda f: "-".join(str(one) for one in f.values()))
+def test_steps(harness: Harness, factors: dict[str, Any]) -> None:
+    run(harness, case_of(harness, **factors))
+
+
+def test_without_a_causal_mask(harness: Harness) -> None:
+    for shape in ("decode", "prompts"):
+        run(harness, case_of(harness, shape, causal=False, dtype="float32"))
+
+
+def test_values_of_another_size(harness: Harness) -> None:
+    """Cases have one size; the layout of the backend is asked for another."""
+    spec = dataclasses.replace(case_of(harness).spec, v_head_dim=24)
+    (layout,) = plugin.kv_layouts(spec, 16, harness.target.facts)
+    assert [plane.shape for plane in layout.planes] == [(16, 2, 64), (16, 2, 24)]
+
+
+@pytest.mark.parametrize("rows", [Rows.LEADING, Rows.REST])
+def test_leading_rows_and_the_rest_apart(harness: Harness, rows: Rows) -> None:
+    case = case_of(harness, "mixed", dtype="float32")
+    step = Step(harness.rig(case), case)
+    step.fill()
+    step.store()
+    step.attend(rows=rows).check(Margins())
+
+
+def test_one_plan_for_a_long_step_and_then_a_short_one(harness: Harness) -> None:
+    long, short = (harness.case(rows_of(*rows), leading=2, dtype="float32") for rows in ([(90, 1)] * 2, [(2, 1)] * 2))
+    rig = harness.rig(long, short)
+    steps = [Step(rig, case) for case in (long, short)]
+    steps[1].plan = steps[0].plan
+    for step in (*steps, steps[0]):
+        step.run().check(Margins())
+
+
+def test_addresses_beyond_31_bits(harness: Harness) -> None:
+    """Pages so far up that the elements before them are more than 2 ** 31."""
+    if harness.device.type == "cpu":
+        pytest.skip("the pool has more than 4 GiB; on a GPU only")
+    case = case_of(harness, "mixed", head_dim=128, first_page=(1 << 31) // (16 * 2 * 128) + 5, page=16)
+    run(harness, case)
+
+
+def test_it_keeps_the_contract(harness: Harness) -> None:
+    if harness.device.type == "cpu":
+        pytest.skip("the whole suite takes the interpreter too long; on a GPU only")
+    done = subprocess.run(
+        [sys.executable, "-m", "srtkit", "conformance", "run", "attention:triton", "--device", "cuda", "--level", "2"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+# --- what it declares and refuses
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"causal": False, "window": 8}, "window without a causal mask"),
+        ({"kv_dtype": "float16"}, "keeps KV in the model's float32"),
+        ({"v_head_dim": 12}, "values of size 12"),
+        ({"kv_heads": 3}, "3 KV heads"),
+    ],
+)
+def test_specs_that_it_does_not_cover_are_refused_at_build(
+    harness: Harness, change: dict[str, Any], reason: str
+) -> None:
+    build = harness.rig(case_of(harness, dtype="float32", ratio=1)).build
+    group = dataclasses.replace(build.group, spec=dataclasses.replace(build.group.spec, **change))
+    with pytest.raises(Unsupported, match=reason):
+        plugin.build(dataclasses.replace(build, group=group))
+
+
+def test_on_a_cpu_it_needs_the_interpreter(harness: Harness) -> None:
+    if harness.device.type != "cpu":
+        pytest.skip("there is a GPU here")
+    from srtkit_plugin_attention_triton.backend import TritonAttention
+
+    build = harness.rig(case_of(harness, dtype="float32")).build
+    with pytest.raises(DeviceAbsent, match="interpreter only"):
+        TritonAttention(build, interpreted=False)
+
+
+def test_without_triton_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "triton", None)
+    with pytest.raises(DeviceAbsent, match="pip install triton"):
+        plugin.build(None)  # type: ignore[arg-type]
+
+
+def test_dtypes_by_device() -> None:
+    dtypes = frozenset({"float32", "bfloat16", "float16"})
+    offered = {
+        name: plugin.capabilities(DeviceFacts(name, "test", "test", dtypes=dtypes)).dtypes
+        for name in ("cuda", "rocm", "cpu", "other")
+    }
+    assert offered == {"cuda": dtypes, "rocm": dtypes, "cpu": {"float32", "float16"}, "other": frozenset()}
+
+
+# --- tiles
+
+
+def test_every_shape_has_a_tile_with_room_for_its_heads() -> None:
+    kinds: tuple[Kind, ...] = ("few", "decode", "extend")
+    shapes = itertools.product(
+        ("sm80", "sm90", "sm120", "gfx942"), kinds, (16, 128, 256, 512, 1024), (1, 3, 8, 64), (1, 5, 4096)
+    )
+    for architecture, kind, key_bytes, group, queries in shapes:
+        assert tile_for(architecture, kind, key_bytes, group, queries).block_m >= max(16, group)
+
+
+def test_segments_fill_the_device_and_no_more() -> None:
+    tile = Tile(16, 64, 4, 2, waves=4)
+    assert segments(8, tile, 8192, 132) == 128  # one row of eight KV heads
+    assert segments(64 * 8, tile, 8192, 132) == 2
+    assert segments(1024 * 8, tile, 8192, 132) == 1
+    assert segments(1, tile, 100, 132) == 2  # not more than there are tiles
+    assert segments(1, tile, 1 << 20, 132) == MAX_SEGMENTS
+
+
+def test_parts_shrink_to_the_room_there_is() -> None:
+    assert [fitting(8, 4, room) for room in (32, 31, 16, 4, 3)] == [8, 4, 4, 1, 1]
+
+
+def test_the_descriptor_imports_neither_torch_nor_triton() -> None:
+    code = (
+        "import sys, srtkit_plugin_attention_triton as p; p.srtkit_attention(); "
+        "sys.exit(bool({'torch', 'triton'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_device_is_what_the_tests_believe(harness: Harness) -> None:
+    assert harness.device.type == ("cuda" if torch.cuda.is_available() else "cpu")

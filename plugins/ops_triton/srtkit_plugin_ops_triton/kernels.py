@@ -1,0 +1,76 @@
+"""The operators as Triton kernels: float32 inside, rounded to the dtype where the contract rounds."""
+
+# ruff: noqa: N803 - constants of a kernel are in capitals, as everywhere in Triton
+# mypy: ignore-errors
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _normed(x, weight, eps, H: tl.constexpr):
+    scale = 1.0 / tl.sqrt_rn(tl.sum(x * x, 0) / H + eps)
+    return x * scale * weight
+
+
+@triton.jit
+def rms_norm_kernel(x, weight, out, x_row, eps, H: tl.constexpr, BLOCK: tl.constexpr):
+    """Grid (rows): x / rms(x) * weight."""
+    row = tl.program_id(0).to(tl.int64)
+    i = tl.arange(0, BLOCK)
+    values = tl.load(x + row * x_row + i, mask=i < H, other=0.0).to(tl.float32)
+    gain = tl.load(weight + i, mask=i < H, other=0.0).to(tl.float32)
+    tl.store(out + row * H + i, _normed(values, gain, eps, H).to(out.dtype.element_ty), mask=i < H)
+
+
+@triton.jit
+def add_rms_norm_kernel(x, residual, weight, out, x_row, residual_row, eps, H: tl.constexpr, BLOCK: tl.constexpr):
+    """Grid (rows): residual += x, rounded; then the norm of what was kept."""
+    row = tl.program_id(0).to(tl.int64)
+    i = tl.arange(0, BLOCK)
+    values = tl.load(x + row * x_row + i, mask=i < H, other=0.0).to(tl.float32)
+    before = tl.load(residual + row * residual_row + i, mask=i < H, other=0.0).to(tl.float32)
+    kept = (values + before).to(residual.dtype.element_ty)
+    tl.store(residual + row * residual_row + i, kept, mask=i < H)
+    gain = tl.load(weight + i, mask=i < H, other=0.0).to(tl.float32)
+    tl.store(out + row * H + i, _normed(kept.to(tl.float32), gain, eps, H).to(out.dtype.element_ty), mask=i < H)
+
+
+@triton.jit
+def silu_mul_kernel(gate_up, out, row_stride, INNER: tl.constexpr, BLOCK: tl.constexpr):
+    """Grid (rows, blocks of the inner size): silu(gate) * up."""
+    row = tl.program_id(0).to(tl.int64)
+    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    gate = tl.load(gate_up + row * row_stride + i, mask=i < INNER, other=0.0).to(tl.float32)
+    up = tl.load(gate_up + row * row_stride + INNER + i, mask=i < INNER, other=0.0).to(tl.float32)
+    silu = gate / (1.0 + tl.exp(-gate))
+    tl.store(out + row * INNER + i, (silu * up).to(out.dtype.element_ty), mask=i < INNER)
+
+
+@triton.jit
+def _turn(x, cos, sin, token_stride, head_stride, heads, HALF: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr):
+    """One token's heads in place: i and i + HALF are a point that is turned."""
+    token = tl.program_id(0).to(tl.int64)
+    head, i = tl.arange(0, HEADS), tl.arange(0, BLOCK)
+    mask = (head < heads)[:, None] & (i < HALF)[None, :]
+    at = x + token * token_stride + head[:, None] * head_stride + i[None, :]
+    first = tl.load(at, mask=mask, other=0.0).to(tl.float32)
+    second = tl.load(at + HALF, mask=mask, other=0.0).to(tl.float32)
+    angle = token * (2 * HALF) + i
+    cos_1 = tl.load(cos + angle, mask=i < HALF, other=0.0).to(tl.float32)[None, :]
+    cos_2 = tl.load(cos + angle + HALF, mask=i < HALF, other=0.0).to(tl.float32)[None, :]
+    sin_1 = tl.load(sin + angle, mask=i < HALF, other=0.0).to(tl.float32)[None, :]
+    sin_2 = tl.load(sin + angle + HALF, mask=i < HALF, other=0.0).to(tl.float32)[None, :]
+    tl.store(at, (first * cos_1 + second * sin_1).to(x.dtype.element_ty), mask=mask)
+    tl.store(at + HALF, (second * cos_2 + first * sin_2).to(x.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def rope_kernel(
+    q, k, cos, sin, q_token, q_head, k_token, k_head, q_heads, k_heads,
+    HALF: tl.constexpr, Q_HEADS: tl.constexpr, K_HEADS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Grid (tokens): query and key heads of a token."""
+    _turn(q, cos, sin, q_token, q_head, q_heads, HALF, Q_HEADS, BLOCK)
+    _turn(k, cos, sin, k_token, k_head, k_heads, HALF, K_HEADS, BLOCK)

@@ -1,0 +1,89 @@
+"""The operators held to their contract, on the GPU or in Triton's interpreter, and what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from srtkit.spec.capabilities import No
+from srtkit.spec.errors import DeviceAbsent
+from srtkit.spec.facts import DeviceFacts
+from srtkit.spec.ops import OpFacts
+from srtkit_conformance.catalogue import suite_for
+from srtkit_conformance.check import Failed
+from srtkit_conformance.find import Subject, load_target
+from srtkit_plugin_ops_triton import MAX_HIDDEN, NAMES, accepts, build, srtkit_ops
+
+SUITE = suite_for("ops")
+CHECKS = [check for check in SUITE.checks() if check.level <= 2]
+"""Above, a server would run in the interpreter."""
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.id)
+def test_it_keeps_the_contract(check: object, device: str, tmp_path: Path) -> None:
+    """Every check of the suite, in this process: the interpreter is chosen for a whole process."""
+    target = load_target(Subject("ops", "triton", device), SUITE, tmp_path)
+    try:
+        check.body(target)  # type: ignore[attr-defined]
+    except Failed as failure:
+        pytest.fail(failure.message)
+
+
+def test_q_and_k_may_be_slices_of_one_tensor(device: str) -> None:
+    from srtkit_plugin_ops_triton.provider import rope
+
+    torch.manual_seed(1)
+    fused = torch.randn(5, 3 + 2 + 2, 16, device=device)
+    before = fused.clone()
+    angles = torch.rand(5, 1, 6, device=device) * 6
+    cos, sin = (torch.cat(pair, -1) for pair in ((angles.cos(), angles.cos()), (-angles.sin(), angles.sin())))
+    rope(fused[:, :3], fused[:, 3:5], cos, sin)
+    turned = torch.view_as_complex(torch.stack((before[:, :5, :6], before[:, :5, 6:12]), -1).double())
+    turned = turned * torch.polar(torch.ones_like(angles.double()), angles.double())
+    assert torch.allclose(fused[:, :5, :6].double(), turned.real, atol=1e-5)
+    assert torch.allclose(fused[:, :5, 6:12].double(), turned.imag, atol=1e-5)
+    assert torch.equal(fused[:, :5, 12:], before[:, :5, 12:])
+    assert torch.equal(fused[:, 5:], before[:, 5:])
+
+
+def test_the_largest_norm(device: str) -> None:
+    from srtkit_plugin_ops_triton.provider import rms_norm
+
+    x = torch.linspace(-3, 4, MAX_HIDDEN, device=device).unsqueeze(0)
+    weight = torch.ones(MAX_HIDDEN, device=device)
+    exact = x.double() / (x.double().square().mean(-1, keepdim=True) + 1e-5).sqrt()
+    assert torch.allclose(rms_norm(x, weight, 1e-5).double(), exact, rtol=1e-5)
+
+
+def reason(op: str, dtype: str, platform: str, **sizes: int) -> str:
+    answer = accepts(OpFacts(op, dtype, DeviceFacts(platform, "test", "test"), sizes))
+    assert isinstance(answer, No)
+    return answer.reason
+
+
+def test_what_is_refused() -> None:
+    for name in NAMES:
+        assert accepts(OpFacts(name, "bfloat16", DeviceFacts("cuda", "test", "sm90"), {"hidden": 4096}))
+    assert "norms of up to" in reason("rms_norm", "float16", "cuda", hidden=MAX_HIDDEN + 1)
+    assert "bfloat16 on cpu" in reason("rope", "bfloat16", "cpu")
+    assert "fakedev" in reason("rope", "float32", "fakedev")
+    assert "linear" in reason("linear", "float32", "cuda")
+
+
+def test_without_triton_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "triton", None)
+    with pytest.raises(DeviceAbsent, match="pip install triton"):
+        build(None)  # type: ignore[arg-type]
+
+
+def test_the_descriptor_imports_neither_torch_nor_triton() -> None:
+    assert srtkit_ops().names == NAMES
+    code = (
+        "import sys, srtkit_plugin_ops_triton as p; p.srtkit_ops(); "
+        "sys.exit(bool({'torch', 'triton'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
