@@ -1,7 +1,7 @@
 """Writes docs/hooks.md and docs/contracts/ from the source of `srtkit.spec`: signatures and docstrings as they stand.
 
 Reads syntax trees and imports nothing of what it documents. `--check` writes nothing and fails if a page
-differs from the source. Knows Python and Markdown; no kind and no contract. Other made pages are only listed here.
+differs from the source. Knows Python and Markdown; no kind and no contract. Other made parts are only listed here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from textwrap import dedent
 
 from srtkit.spec.versions import CONTRACTS
-from tools import certificates, compatibility
+from tools import certificates, checks_table, compatibility
 from tools.dists import ROOT
 
 SPEC = ROOT / "core" / "srtkit" / "spec"
@@ -124,10 +124,15 @@ def contents() -> str:
 
 def pages() -> dict[Path, str]:
     """Every generated page: path → content."""
-    modules = {DOCS / "contracts" / f"{module}.md": page(Source.of(module)) for module in (*CONTRACTS, *SHARED)}
+    modules = {DOCS / "contracts" / f"{module}.md": _module(module) for module in (*CONTRACTS, *SHARED)}
     others = {"compatibility.md": compatibility.page(), "conformance/README.md": certificates.page()}
     own = {"hooks.md": hooks(), "contracts/README.md": contents(), **others}
     return {**{DOCS / name: text for name, text in own.items()}, **modules}
+
+
+def _module(name: str) -> str:
+    """The page of a module, with the checks where it is a kind's."""
+    return "\n".join(filter(None, (page(Source.of(name)), checks_table.section(name))))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

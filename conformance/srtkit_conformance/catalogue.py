@@ -24,6 +24,9 @@ KINDS = (
 )
 """Kinds the suite certifies."""
 
+SERVED = ("platform", "attention", "prefix_cache", "graph_runner", "model_loader", "transport", "ops", "models")
+"""Kinds that a served model uses. Recurrent is not among them yet: core serves no model with recurrent layers."""
+
 REFERENCES: dict[str, tuple[str, ...]] = {
     "attention": ("torch",),
     "recurrent": ("torch",),
@@ -35,14 +38,23 @@ REFERENCES: dict[str, tuple[str, ...]] = {
     "ops": ("cpu",),
     "models": ("models",),
     "loading": ("toy",),
+    "server": ("attention:torch", "prefix_cache:radix"),
 }
 """Plugins of this repository that run anywhere: they pass every check, and each check passes on one of them."""
 
-DEVICES: dict[str, str] = {"graph_runner:full": "fakedev"}
-"""References that are proved on another device than the CPU."""
+DEVICES: dict[str, str] = {
+    "graph_runner:full": "fakedev",
+    "attention:triton": "cuda",
+    "graph_runner:cuda-full": "cuda",
+    "ops:triton": "cuda",
+}
+"""Plugins of this repository that are checked on another device than the CPU."""
 
 LOADING = "loading"
 """Checks that every kind shares. By themselves they are a suite, too: that of a toy plugin made of text."""
+
+SERVER = "server"
+"""Checks through `srt serve`, which the kinds in `SERVED` share. By themselves a suite of mutants of several kinds."""
 
 PACKAGE = "srtkit_conformance"
 
@@ -56,7 +68,7 @@ class Suite:
     mutant_modules: tuple[str, ...] = ()
 
     def checks(self) -> tuple[Check, ...]:
-        """Every check in order of definition, those of loading under the kind's name. Ids are unique."""
+        """Every check in order of definition, shared ones under the kind's name. Ids are unique."""
         found = [one for module in _imported(self.check_modules) for one in checks_of(module)]
         named = [one if one.kind == self.kind else _for_kind(one, self.kind) for one in found]
         ids = [one.id for one in named]
@@ -71,14 +83,15 @@ class Suite:
 
 
 def suite_for(kind: str) -> Suite:
-    """The suite of a kind, or of `LOADING` alone."""
+    """The suite of a kind, or of `LOADING` or `SERVER` alone."""
     own = tuple(_modules("checks", kind))
-    shared = () if kind == LOADING else tuple(_modules("checks", LOADING))
-    return Suite(kind, shared + own, tuple(_modules("mutants", kind)))
+    first = tuple(_modules("checks", LOADING)) if kind in KINDS else ()
+    last = tuple(_modules("checks", SERVER)) if kind in SERVED else ()
+    return Suite(kind, first + own + last, tuple(_modules("mutants", kind)))
 
 
 def checks_for(kind: str) -> tuple[Check, ...]:
-    """Every check of a kind, those of loading and hygiene first. Ids are unique."""
+    """Every check of a kind: loading and hygiene, its own, the server's. Ids are unique."""
     return suite_for(kind).checks()
 
 

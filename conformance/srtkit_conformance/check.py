@@ -53,7 +53,7 @@ class Check:
     """One check. `isolated`: it runs in a child process, since a faulty plugin may crash or hang in it.
 
     `forks`: it starts processes itself, which must not inherit what earlier checks have opened.
-    `id` is stable and starts with the kind ("attention.window"); `level` is the lowest that runs it;
+    `id` is stable and starts with the kind ("attention.features.window"); `level` is the lowest that runs it;
     `clause` names the contract's sentence; `explain` gives typical causes of a failure.
     """
 

@@ -8,9 +8,9 @@ from pathlib import Path
 EPILOG = """examples:
   srt conformance run attention:mychip                       every level that has checks
   srt conformance run attention:mychip --level 1 --report out.json
-  srt conformance run attention:mychip --only attention.window --seed 3
-  srt conformance explain attention.window                   its clause, and why it usually fails
-  srt conformance replay out.json attention.window           one check of a report, as it ran there
+  srt conformance run attention:mychip --only attention.features.window --seed 3
+  srt conformance explain attention.features.window          its clause, and why it usually fails
+  srt conformance replay out.json attention.features.window  one check of a report, as it ran there
 
 exit codes: 0 the level is met, 1 checks failed, 2 usage, 3 the plugin could not be loaded, 4 the suite is at fault
 """

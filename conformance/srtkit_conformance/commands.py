@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from srtkit.spec.errors import ConfigError, PluginError
+from srtkit.config.hints import did_you_mean
+from srtkit.spec.errors import ConfigError, PluginError, PluginNotFound
 from srtkit_conformance import show
 from srtkit_conformance.badge import badge
-from srtkit_conformance.catalogue import KINDS, LOADING, Suite, suite_for
+from srtkit_conformance.catalogue import KINDS, LOADING, SERVER, Suite, suite_for
 from srtkit_conformance.certificate import standing_of
 from srtkit_conformance.check import Check, SuiteError
 from srtkit_conformance.child import preload
@@ -45,8 +46,12 @@ def run(arguments: argparse.Namespace) -> int:
     }[arguments.action]
     try:
         return command(arguments)
+    except BrokenPipeError:  # core's: the reader of a pipe has gone
+        raise
     except (ConfigError, OSError) as error:  # an OSError: a file of the command line cannot be read or written
         return _ended(str(error), USAGE)
+    except PluginNotFound as error:
+        return _ended(f"{error}\n  a plugin of your own: python -m pip install --editable FOLDER", NOT_LOADED)
     except PluginError as error:
         return _ended(str(error), NOT_LOADED)
     except SuiteError as error:
@@ -107,9 +112,11 @@ def _certify(subject: Subject, suite: Suite, arguments: argparse.Namespace) -> i
 def _chosen(suite: Suite, level: int, only: Sequence[str] | None) -> list[Check]:
     checks = suite.checks()
     if only:
+        known = [one.id for one in checks]
         for id_ in only:
-            if id_ not in {one.id for one in checks}:
-                raise ConfigError("--only", f'{suite.kind} has no check "{id_}"', f"srt conformance list {suite.kind}")
+            if id_ not in known:
+                remedy = f"{_nearest(id_, known)} `srt conformance list {suite.kind}` lists all".lstrip()
+                raise ConfigError("--only", f'{suite.kind} has no check "{id_}"', remedy)
         return [one for one in checks if one.id in only]
     if level > _highest(suite):
         cause = f"{suite.kind} has no checks of level {level}"
@@ -117,11 +124,17 @@ def _chosen(suite: Suite, level: int, only: Sequence[str] | None) -> list[Check]
     return [one for one in checks if one.level <= level]
 
 
+def _nearest(id_: str, known: Sequence[str]) -> str:
+    """The check that may have been meant: of the same last word, or spelt alike."""
+    same = [one for one in known if one.rpartition(".")[2] == id_.rpartition(".")[2]]
+    return f'did you mean "{same[0]}"?' if same else did_you_mean(id_, known)
+
+
 def _highest(suite: Suite) -> int:
     return max(one.level for one in suite.checks())
 
 
-def _suite(kind: str, among: Sequence[str] = (LOADING, *KINDS)) -> Suite:
+def _suite(kind: str, among: Sequence[str] = (LOADING, SERVER, *KINDS)) -> Suite:
     if kind not in among:
         raise ConfigError("srt conformance", f'"{kind}" is no kind that it certifies', f"kinds: {', '.join(KINDS)}")
     return suite_for(kind)
@@ -155,16 +168,17 @@ def _replay(arguments: argparse.Namespace) -> int:
 
 
 def _selftest(arguments: argparse.Namespace) -> int:
-    suites = [_suite(kind) for kind in arguments.kind or (LOADING, *KINDS)]
+    suites = [_suite(kind) for kind in arguments.kind or (LOADING, SERVER, *KINDS)]
     known = {one.id for suite in suites for one in suite.mutants()}
     for id_ in arguments.mutant or ():
         if id_ not in known:
             raise ConfigError("--mutant", f'there is no mutant "{id_}"')
     preload(suites)
     plan = Plan(tuple(range(arguments.seeds)), arguments.quick, frozenset(arguments.mutant or ()))
-    once = replace(plan, seeds=plan.seeds[:1])  # nothing is random in loading
+    once = replace(plan, seeds=plan.seeds[:1])  # nothing is random in these
     proofs = [
-        prove(suite, once if suite.kind == LOADING else plan, lambda text: print(text, flush=True)) for suite in suites
+        prove(suite, once if suite.kind in (LOADING, SERVER) else plan, lambda text: print(text, flush=True))
+        for suite in suites
     ]
     page = kill_matrix(proofs)
     if arguments.matrix:

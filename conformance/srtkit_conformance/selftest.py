@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from srtkit.spec.errors import DeviceAbsent, PluginNotFound
-from srtkit_conformance.catalogue import DEVICES, REFERENCES, Suite
+from srtkit_conformance.catalogue import DEVICES, REFERENCES, SERVER, Suite, suite_for
 from srtkit_conformance.check import Check
 from srtkit_conformance.find import Subject, load_target, mutated
 from srtkit_conformance.mutant import Mutant
@@ -24,6 +24,8 @@ HIGHEST = 2
 """Levels above run through a server or for an hour: their checks run only where a mutant names them."""
 QUICK = 1
 """Highest level of the checks that the quick self-test runs on legal variants."""
+SERVERS = 2
+"""How many a reference is served by; certificates take all that there are. One for a mutant, or when it is quick."""
 
 Say = Callable[[str], None]
 
@@ -127,8 +129,8 @@ class _Prover:
         """A plugin of this repository must pass everything, in every seed."""
         for seed in self.plan.seeds[: 1 if self.plan.quick else None]:
             results = self._run(replace(self._subject(name), seed=seed), self.checks)
-            self._must_be_good(f"{self.suite.kind}:{name}", seed, results)
-            self.proof.passed |= {one.id for one in results if one.verdict in ("pass", "informational")}
+            self._must_be_good(name if ":" in name else f"{self.suite.kind}:{name}", seed, results)
+            self._remember_passed(results)
 
     def mutant(self, mutant: Mutant) -> None:
         """A variant must pass everything; a mutant must fall to its named check in every seed."""
@@ -143,21 +145,37 @@ class _Prover:
             if first:
                 self.proof.rows.append(Row(mutant, failed))
             if mutant.legal:
+                self._remember_passed(results)
                 self._must_be_good(f"the legal variant {mutant.id}", seed, results)
             elif not failed.keys() & {one.id for one in named}:
                 self.proof.faults.append(f"{mutant.id} survives {mutant.killed_by[0]} in seed {seed}")
+        if self.suite.kind == SERVER and not self.plan.quick and not mutant.legal:
+            self._must_pass_alone(mutant, subject)
         killers = self.proof.rows[-1].failed
         self.say(f"{self.suite.kind:14} {mutant.id:40} {'legal' if mutant.legal else ' '.join(killers) or 'SURVIVES'}")
 
+    def _must_pass_alone(self, mutant: Mutant, subject: Subject) -> None:
+        """What proves a check through a server is found by none of its kind's own: else that would be proof enough."""
+        own = suite_for(subject.kind)
+        suite = Suite(subject.kind, own.check_modules, self.suite.mutant_modules)
+        checks = [one for one in suite.checks() if one.level <= HIGHEST and _proved_here(one, suite)]
+        for one in self._run(subject, checks, suite):
+            if not one.good:
+                self.proof.faults.append(f"{mutant.id} falls to {one.id} already: {one.message}")
+
     def _checks_of_variants(self) -> list[Check]:
         return [one for one in self.checks if one.level <= QUICK] if self.plan.quick else self.checks
+
+    def _remember_passed(self, results: list[Result]) -> None:
+        """A check that something can pass: a plugin of the repository, or a legal variant of one."""
+        self.proof.passed |= {one.id for one in results if one.verdict in ("pass", "informational")}
 
     def _must_be_good(self, who: str, seed: int, results: list[Result]) -> None:
         for one in results:
             if not one.good:
                 self.proof.faults.append(f"{who} fails {one.id} in seed {seed}: {one.message}")
 
-    def _run(self, subject: Subject, checks: Sequence[Check]) -> list[Result]:
+    def _run(self, subject: Subject, checks: Sequence[Check], suite: Suite | None = None) -> list[Result]:
         with tempfile.TemporaryDirectory(prefix="srt-conf-") as name:
             folder = Path(name)
             try:
@@ -165,16 +183,21 @@ class _Prover:
             except (PluginNotFound, DeviceAbsent) as error:
                 self.proof.faults.append(f"the reference is not here: {error}")
                 return []
-            runner = Runner(subject, self.suite, target, folder)
+            runner = Runner(subject, suite or self.suite, target, folder)
             return [runner.run(one) for one in checks]
 
     def _subject(self, name: str) -> Subject:
-        return Subject(self.suite.kind, name, DEVICES.get(f"{self.suite.kind}:{name}", "cpu"))
+        """A plugin of the suite's kind by its name, of another as "kind:name"."""
+        kind, _, plain = name.rpartition(":")
+        kind = kind or self.suite.kind
+        return Subject(kind, plain, DEVICES.get(f"{kind}:{plain}", "cpu"))
 
     def _target(self, subject: Subject, folder: Path) -> Target:
         """Its plugin, which is looked for and loaded only once, or the mutant of it."""
-        if subject.name not in self._loaded:
-            self._loaded[subject.name] = load_target(replace(subject, mutant=""), self.suite, folder)
-        plain = self._loaded[subject.name]
-        target = replace(plain, folder=folder, seed=subject.seed, extra=dict(plain.extra))
+        part = f"{subject.kind}:{subject.name}"
+        if part not in self._loaded:
+            self._loaded[part] = load_target(replace(subject, mutant=""), self.suite, folder)
+        plain = self._loaded[part]
+        servers = 1 if subject.mutant or self.plan.quick else SERVERS
+        target = replace(plain, folder=folder, seed=subject.seed, servers=servers, extra=dict(plain.extra))
         return mutated(target, self.suite, subject.mutant) if subject.mutant else target

@@ -19,7 +19,8 @@ class Target:
     """`descriptor` is the kind's own type. `folder` is private to one check, for files and sockets.
 
     `group` and `value` are those of the entry point, "" for a plugin that was not loaded from one. `mutant`: it is
-    one of the suite's own, of which only the verdict matters; nobody reads the smallest example that fails.
+    one of the suite's own, of which only the verdict matters; nobody reads the smallest example that fails. `origin` is
+    then the plugin that it was made of. `servers`: at most so many are started for a check; None for all it takes.
     """
 
     kind: str
@@ -36,6 +37,8 @@ class Target:
     value: str = ""
     device_index: int = 0
     mutant: bool = False
+    origin: str = ""
+    servers: int | None = None
     extra: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -55,5 +58,5 @@ class Target:
     def with_descriptor(self, name: str, descriptor: Any) -> Target:
         """The same circumstances for another plugin of the kind: how mutants are run."""
         options = descriptor.options()
-        made = replace(self, name=name, descriptor=descriptor, options=options, mutant=True)
+        made = replace(self, name=name, descriptor=descriptor, options=options, mutant=True, origin=self.name)
         return replace(made, distribution="", group="", value="")

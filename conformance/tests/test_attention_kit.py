@@ -12,11 +12,12 @@ import torch
 
 from srtkit.spec.attention import AttentionSpec
 from srtkit_conformance.check import Failed
-from srtkit_conformance.kits.attention.case import Case, pairwise, rows_of
+from srtkit_conformance.kits.attention.case import Case, rows_of
 from srtkit_conformance.kits.attention.content import Content
-from srtkit_conformance.kits.attention.gates import Margins, Truth
 from srtkit_conformance.kits.attention.gold import Tree, attend_row, visible
-from srtkit_conformance.kits.attention.pool import CANARY, GUARD, Guarded, fill, litter
+from srtkit_conformance.kits.numeric.gates import Margins, Truth
+from srtkit_conformance.kits.numeric.pairs import pairwise
+from srtkit_conformance.kits.numeric.pool import CANARY, GUARD, Guarded, fill, litter
 
 SPEC = AttentionSpec(6, 2, 8, 8, 0.3, "float32", "float32")
 

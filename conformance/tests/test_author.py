@@ -6,6 +6,7 @@ import argparse
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,19 @@ def test_a_kind_without_checks_of_its_own_is_tested_at_level_0(tmp_path: Path, m
 def test_a_name_that_would_not_work_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match="no plugin name"):
         create("attention", name, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_fails_half_way_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = skeleton._files
+
+    def half(kind: str) -> Iterator[tuple[str, str]]:
+        yield next(iter(whole(kind)))
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(skeleton, "_files", half)
+    with pytest.raises(OSError, match="no space left"):
+        create("attention", "mychip", tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 

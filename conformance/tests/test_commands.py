@@ -60,7 +60,12 @@ def test_1_when_a_check_fails_and_it_says_all_about_it(srt: Srt, install: Instal
         (("run", "prefix_cache:chunk", "--device", "cpu:one"), "not of the form PLATFORM:INDEX"),
         (("run", "prefix_cache:chunk", "--waivers", "/nonexistent/waivers.toml"), "No such file"),
         (("list", "teapot"), "no kind that it certifies"),
+        (
+            ("run", "prefix_cache:chunk", "--only", "prefix_cache.metadata"),
+            'did you mean "prefix_cache.loading.metadata"?',
+        ),
         (("explain", "prefix_cache.nothing"), "has no check"),
+        (("explain", "prefix_cache.limits"), 'did you mean "prefix_cache.limit"?'),
         (("badge", "/nonexistent/out.json"), "no report"),
         (("selftest", "--kind", "loading", "--mutant", "nobody"), "no mutant"),
     ],
@@ -68,6 +73,22 @@ def test_1_when_a_check_fails_and_it_says_all_about_it(srt: Srt, install: Instal
 def test_2_for_what_the_user_got_wrong(srt: Srt, capfd: Capture, arguments: tuple[str, ...], why: str) -> None:
     assert srt(*arguments) == 2
     assert why in capfd.readouterr().err
+
+
+def test_3_for_a_plugin_that_is_not_installed_and_how_a_folder_is(srt: Srt, capfd: Capture) -> None:
+    assert srt("run", "prefix_cache:mine") == 3
+    assert "python -m pip install --editable FOLDER" in capfd.readouterr().err
+
+
+def test_a_reader_that_has_gone_is_no_mistake_of_the_user(srt: Srt, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Core's command line ends then, without a word."""
+
+    def gone(*words: object, **how: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("builtins.print", gone)
+    with pytest.raises(BrokenPipeError):
+        srt("list")
 
 
 @pytest.mark.usefixtures("toys_only")

@@ -7,6 +7,7 @@ several kinds share. This knows how that name is spelt in them, and nothing of w
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,11 +44,15 @@ def create(kind: str, name: str, dest: Path) -> Path:
     folder = dest / f"{CONTRACTS[kind].short}_{name.replace('-', '_')}"
     if folder.exists():
         raise ConfigError(PART, f"{folder} exists already", "take another name, or another folder: --dest DIR")
-    for place, text in _files(kind):
-        target = folder / renamed(place, kind, name)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with target.open("a", encoding="utf-8") as file:  # what is shared comes after the kind's own
-            file.write(renamed(text, kind, name))
+    dest.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".new-", dir=dest) as unfinished:  # so that it is there whole or not at all
+        made = Path(unfinished) / folder.name
+        for place, text in _files(kind):
+            target = made / renamed(place, kind, name)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with target.open("a", encoding="utf-8") as file:  # what is shared comes after the kind's own
+                file.write(renamed(text, kind, name))
+        made.rename(folder)
     return folder
 
 

@@ -11,10 +11,10 @@ import torch
 from srtkit.spec.layers import DTYPES
 from srtkit_conformance.check import Outcome, check
 from srtkit_conformance.kits.attention.case import Case, rows_of
-from srtkit_conformance.kits.attention.gates import Margins
 from srtkit_conformance.kits.attention.harness import Harness, Rig
-from srtkit_conformance.kits.attention.pool import CANARY, Guarded
 from srtkit_conformance.kits.attention.step import Step
+from srtkit_conformance.kits.numeric.gates import Margins
+from srtkit_conformance.kits.numeric.pool import CANARY, Guarded
 from srtkit_conformance.target import Target
 
 CLAUSE = "attention/1.0: what changes from step to step lives in the plan at fixed addresses; store and attend record"

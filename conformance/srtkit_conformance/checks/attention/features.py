@@ -10,9 +10,9 @@ from srtkit.spec.attention import MlaDims
 from srtkit_conformance.check import Outcome, check
 from srtkit_conformance.kits.attention.case import Case, rows_of
 from srtkit_conformance.kits.attention.content import Content
-from srtkit_conformance.kits.attention.gates import Margins, relative
 from srtkit_conformance.kits.attention.harness import Harness
 from srtkit_conformance.kits.attention.step import Step, ask, verify
+from srtkit_conformance.kits.numeric.gates import Margins, relative
 from srtkit_conformance.target import Target
 
 ROWS = rows_of((99, 1), (75, 33), (0, 40))

@@ -10,10 +10,10 @@ from torch import Tensor
 from srtkit.spec.errors import OutOfMemory
 from srtkit_conformance.check import Informational, Outcome, check, expect
 from srtkit_conformance.kits.attention.case import LARGEST, rows_of
-from srtkit_conformance.kits.attention.gates import Margins
 from srtkit_conformance.kits.attention.harness import Harness
-from srtkit_conformance.kits.attention.pool import bytes_of
 from srtkit_conformance.kits.attention.step import Step, ask, verify
+from srtkit_conformance.kits.numeric.gates import Margins
+from srtkit_conformance.kits.numeric.pool import bytes_of
 from srtkit_conformance.target import Target
 
 READABLE = "attention/1.0: page 0 and the unused tail of a row's last page may be read, never used"

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from srtkit_conformance.check import Outcome, check
-from srtkit_conformance.kits.attention.case import LARGEST, Case, Row, pairwise, rows_of
-from srtkit_conformance.kits.attention.gates import Margins
+from srtkit_conformance.check import Outcome, check, expect
+from srtkit_conformance.kits.attention.case import LARGEST, Case, Row, rows_of
 from srtkit_conformance.kits.attention.harness import Harness
 from srtkit_conformance.kits.attention.step import Step, ask, verify
+from srtkit_conformance.kits.numeric.gates import Margins
+from srtkit_conformance.kits.numeric.pairs import pairwise
 from srtkit_conformance.target import Target
 
 WINDOW = 24
@@ -220,16 +221,28 @@ def matrix(harness: Harness) -> list[tuple[bool, Case]]:
             drawn["kv_dtype"] = others[0] if others and drawn["kv_dtype"] == "another" else ""
         case = harness.case(STEPS[step], leading=LEADING.get(step, 0), **drawn)
         if not harness.layouts(case.spec, case.page):  # how a plugin declines a pair of dtypes
+            _expect_layout(harness, case)
             case = replace(case, kv_dtype="")
         cases.append((fresh, case))
     return cases
+
+
+def _expect_layout(harness: Harness, case: Case) -> None:
+    """A pair may be declined; what is declared goes with something. Raises `Failed` for a `kv_dtype` that does not."""
+    pairs = [replace(case, dtype=dtype) for dtype in harness.dtypes]
+    expect(
+        any(harness.layouts(one.spec, one.page) for one in pairs),
+        f"declares kv_dtype {case.spec.kv_dtype} and offers no layout for it, whatever is computed in",
+        observed=f"pages of {case.page} tokens, dtypes {', '.join(harness.dtypes)}",
+    )
 
 
 @check(
     "attention.numerics.matrix",
     level=2,
     clause="attention/1.0: everything declared works together with everything else declared",
-    explain="A template or branch that exists for one combination of shapes only. The message names the case.",
+    explain="A template or branch that exists for one combination of shapes only; a kv_dtype is declared that no "
+    "layout is offered for. The message names the case.",
     seconds=300,
 )
 def pairs(target: Target) -> Outcome:

@@ -14,11 +14,11 @@ from srtkit.spec.layers import DTYPES
 from srtkit_conformance.check import Failed, Outcome, Refused, check, expect
 from srtkit_conformance.kits.attention.case import rows_of
 from srtkit_conformance.kits.attention.content import Content
-from srtkit_conformance.kits.attention.gates import Margins, Truth, relative
 from srtkit_conformance.kits.attention.gold import attend_row, visible
 from srtkit_conformance.kits.attention.harness import Harness, Rig
-from srtkit_conformance.kits.attention.pool import bytes_of
 from srtkit_conformance.kits.attention.step import Step
+from srtkit_conformance.kits.numeric.gates import Margins, Truth, relative
+from srtkit_conformance.kits.numeric.pool import bytes_of
 from srtkit_conformance.kits.threads import one_thread
 from srtkit_conformance.target import Target
 

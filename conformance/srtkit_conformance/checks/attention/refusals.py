@@ -11,9 +11,10 @@ import numpy as np
 from srtkit.spec.errors import Unsupported
 from srtkit_conformance.check import Failed, Outcome, check
 from srtkit_conformance.kits.attention.case import rows_of
-from srtkit_conformance.kits.attention.gates import Margins
-from srtkit_conformance.kits.attention.harness import Harness, refusal, together
+from srtkit_conformance.kits.attention.harness import Harness
 from srtkit_conformance.kits.attention.step import Step, ask
+from srtkit_conformance.kits.numeric.gates import Margins
+from srtkit_conformance.kits.numeric.refusals import refusal, together
 from srtkit_conformance.target import Target
 
 DTYPES = ("float64", "bfloat16", "float16", "float32")

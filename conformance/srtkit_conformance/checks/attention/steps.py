@@ -12,9 +12,9 @@ from srtkit.spec.attention import LayerHandle, Rows
 from srtkit_conformance.check import Outcome, check, expect
 from srtkit_conformance.kits.attention.case import Row, rows_of
 from srtkit_conformance.kits.attention.content import Content
-from srtkit_conformance.kits.attention.gates import Margins
 from srtkit_conformance.kits.attention.harness import Harness
 from srtkit_conformance.kits.attention.step import Step, verify
+from srtkit_conformance.kits.numeric.gates import Margins
 from srtkit_conformance.target import Target
 
 MIXED = rows_of((80, 1), (12, 1), (0, 25), (65, 20), (64, 1))

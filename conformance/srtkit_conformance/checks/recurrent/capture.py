@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from srtkit_conformance.check import Outcome, check
-from srtkit_conformance.kits.attention.pool import CANARY
+from srtkit_conformance.kits.numeric.pool import CANARY
 from srtkit_conformance.kits.recurrent.harness import Harness
 from srtkit_conformance.kits.recurrent.world import Row, Shape, Step, World
 from srtkit_conformance.target import Target

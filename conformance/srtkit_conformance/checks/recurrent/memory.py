@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from srtkit_conformance.check import Outcome, check, expect
-from srtkit_conformance.kits.attention.pool import bytes_of
+from srtkit_conformance.kits.numeric.pool import bytes_of
 from srtkit_conformance.kits.recurrent.harness import Harness
 from srtkit_conformance.kits.recurrent.world import Row, Shape, Step, World, each
 from srtkit_conformance.target import Target

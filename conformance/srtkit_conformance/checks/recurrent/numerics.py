@@ -6,8 +6,8 @@ from typing import Any
 
 from srtkit.spec.errors import Unsupported
 from srtkit_conformance.check import Failed, Outcome, check
-from srtkit_conformance.kits.attention.case import pairwise
-from srtkit_conformance.kits.attention.gates import Margins
+from srtkit_conformance.kits.numeric.gates import Margins
+from srtkit_conformance.kits.numeric.pairs import pairwise
 from srtkit_conformance.kits.recurrent.case import Case
 from srtkit_conformance.kits.recurrent.harness import Harness
 from srtkit_conformance.kits.recurrent.world import World, ask, each

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from srtkit.spec.errors import Unsupported
 from srtkit_conformance.check import Failed, Outcome, check, expect
-from srtkit_conformance.kits.attention.harness import together
+from srtkit_conformance.kits.numeric.refusals import together
 from srtkit_conformance.kits.recurrent.harness import Harness
 from srtkit_conformance.kits.recurrent.world import Row, Shape, Step, World, ask
 from srtkit_conformance.target import Target

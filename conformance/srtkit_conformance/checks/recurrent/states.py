@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from srtkit_conformance.check import Outcome, Refused, check, expect
-from srtkit_conformance.kits.attention.harness import refusal, together
+from srtkit_conformance.kits.numeric.refusals import refusal, together
 from srtkit_conformance.kits.recurrent.harness import Harness
 from srtkit_conformance.kits.recurrent.world import Row, Shape, Step, World, each
 from srtkit_conformance.target import Target

@@ -13,8 +13,8 @@ from torch import Tensor
 from srtkit.spec.attention import AttentionSpec
 from srtkit.spec.layers import DTYPES
 from srtkit_conformance.kits.attention.case import Case
-from srtkit_conformance.kits.attention.gates import Truth
 from srtkit_conformance.kits.attention.gold import Tree, attend_row, visible
+from srtkit_conformance.kits.numeric.gates import Truth
 from srtkit_conformance.kits.threads import one_thread
 
 KEY_SCALES = (0.5, 2.0, 1.0, 4.0)

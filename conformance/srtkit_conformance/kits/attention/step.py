@@ -17,11 +17,12 @@ from srtkit.spec.attention import Batch, GroupView, LayerHandle, PrefixGroups, R
 from srtkit.spec.layers import DTYPES
 from srtkit.spec.step_plan import Ints
 from srtkit_conformance.check import Outcome
-from srtkit_conformance.kits.attention import pool
 from srtkit_conformance.kits.attention.case import Case
 from srtkit_conformance.kits.attention.content import Content, drawn
-from srtkit_conformance.kits.attention.gates import Margins, Truth, finite
-from srtkit_conformance.kits.attention.harness import Harness, Rig, refusal
+from srtkit_conformance.kits.attention.harness import Harness, Rig
+from srtkit_conformance.kits.numeric import pool
+from srtkit_conformance.kits.numeric.gates import Margins, Truth, finite
+from srtkit_conformance.kits.numeric.refusals import refusal
 
 
 @dataclass

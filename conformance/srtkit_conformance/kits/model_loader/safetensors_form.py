@@ -18,7 +18,13 @@ from srtkit_conformance.kits.model_loader.tiny import CONFIG, weights
 INDEX = "model.safetensors.index.json"
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
 NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64"}
-TOKENIZER = '{"version": "1.0", "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}}'
+TOKENIZER = json.dumps(
+    {
+        "version": "1.0",
+        "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []},
+        "decoder": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False},
+    }
+)
 LARGE = (4096, 4096)
 
 Entry = tuple[str, bytes, list[int]]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Literal, cast
 
 from srtkit.spec.recurrent import RecurrentSpec
-from srtkit_conformance.kits.attention.gates import CEILING, CEILINGS
+from srtkit_conformance.kits.numeric.gates import CEILING, CEILINGS
 
 CHANNELS = {"mamba2": "xbc", "gated_delta": "qkv"}
 """The name of a kind's convolved input."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from srtkit.spec.layers import DTYPES
-from srtkit_conformance.kits.attention.gates import Truth
+from srtkit_conformance.kits.numeric.gates import Truth
 from srtkit_conformance.kits.recurrent.case import CHANNELS, Case
 from srtkit_conformance.kits.recurrent.gold import Gold
 from srtkit_conformance.kits.threads import one_thread

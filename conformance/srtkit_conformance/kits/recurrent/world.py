@@ -18,9 +18,9 @@ from srtkit.spec.facts import Limits
 from srtkit.spec.layers import DTYPES
 from srtkit.spec.recurrent import RecurrentLayer, RecurrentPlan, Snapshots
 from srtkit_conformance.check import Outcome
-from srtkit_conformance.kits.attention import pool
-from srtkit_conformance.kits.attention.gates import Margins, finite
-from srtkit_conformance.kits.attention.harness import refusal
+from srtkit_conformance.kits.numeric import pool
+from srtkit_conformance.kits.numeric.gates import Margins, finite
+from srtkit_conformance.kits.numeric.refusals import refusal
 from srtkit_conformance.kits.recurrent.case import Case
 from srtkit_conformance.kits.recurrent.content import Stream, draw_tokens, draw_weights, truth_of
 from srtkit_conformance.kits.recurrent.harness import Harness

@@ -12,6 +12,7 @@ from torch import Tensor
 from srtkit.spec.attention import (
     AttentionBackend,
     AttentionBuild,
+    AttentionCapabilities,
     AttentionDescriptor,
     AttentionParts,
     AttentionPlan,
@@ -37,6 +38,8 @@ from srtkit_conformance.mutants.attention.wrap import (
     respecified,
     wrapped,
 )
+
+NO_LAYOUT = "float8_e5m2"
 
 # --- capabilities and layouts
 
@@ -73,6 +76,25 @@ def layout_beyond_pages(descriptor: AttentionDescriptor) -> AttentionDescriptor:
         return [replace(one, page_tokens=page_size, kernel_pages=(1,)) for one in found]
 
     return replace(descriptor, kv_layouts=kv_layouts)
+
+
+@mutant(
+    "kv_dtype_without_layout",
+    of="torch",
+    sentence="declares a dtype of KV that it offers no layout for",
+    killed_by=("attention.numerics.matrix",),
+)
+def kv_dtype_without_layout(descriptor: AttentionDescriptor) -> AttentionDescriptor:
+    """Whoever asks for it is refused by core, which finds no layout."""
+
+    def capabilities(facts: DeviceFacts) -> AttentionCapabilities:
+        can = descriptor.capabilities(facts)
+        return replace(can, kv_dtypes=can.kv_dtypes | {NO_LAYOUT})
+
+    def kv_layouts(spec: AttentionSpec, page_size: int, facts: DeviceFacts) -> Sequence[KVLayout]:
+        return () if spec.kv_dtype == NO_LAYOUT else descriptor.kv_layouts(spec, page_size, facts)
+
+    return replace(descriptor, capabilities=capabilities, kv_layouts=kv_layouts)
 
 
 @mutant(

@@ -1,0 +1,127 @@
+"""The tour of a plugin: a server for each combination, visited once a run for all checks that judge it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from srtkit.spec.errors import Unsupported
+from srtkit_conformance.check import Failed, Figures, Outcome, Refused
+from srtkit_conformance.kits.server.combinations import Stage, begun, staged
+from srtkit_conformance.kits.server.model import new
+from srtkit_conformance.kits.server.pairwise import Row
+from srtkit_conformance.kits.server.process import start
+from srtkit_conformance.kits.server.stand_in import NAME, install
+from srtkit_conformance.kits.server.visit import Visit, visit
+from srtkit_conformance.target import Target
+
+KEPT = "server"
+"""Where a target's `extra` keeps the tour."""
+PATIENCE = 4.0
+"""Seconds for which a slow device is asked new prompts. A mutant is asked all: it may be found by the last."""
+AT_ONCE = 2
+"""Servers side by side: each is one process that computes and one that talks."""
+
+
+@dataclass(frozen=True)
+class Tour:
+    """What was found in each row. `refusal`: core refuses the plugin, by its declarations, before anything runs.
+
+    `error`: nothing could be served for another reason. `left_out` are others, "kind:name", that cannot serve here,
+    as only their `build` can tell.
+    """
+
+    rows: tuple[Row, ...] = ()
+    visits: tuple[Visit, ...] = ()
+    refusal: str = ""
+    error: str = ""
+    left_out: frozenset[str] = frozenset()
+
+    def judge(self, part: str) -> Outcome:
+        """One part of all visits. Raises the `Failed` of the first bad one, with its combination."""
+        if self.refusal:
+            return Refused(self.refusal)
+        if self.error:
+            raise Failed(f"not even the platform's choice of the other plugins is served with it: {self.error}")
+        found = [(row, one.found[part]) for row, one in zip(self.rows, self.visits, strict=True)]
+        bad = [(row, one) for row, one in found if isinstance(one, Failed)]
+        if bad:
+            row, failed = bad[0]
+            also = f"; {len(bad)} of {len(found)} combinations fail" if len(found) > 1 else ""
+            message = f"{failed.message}\nwith {_words(row)}{also}"
+            raise Failed(message, observed=failed.observed, limit=failed.limit)
+        figures = {"servers": len(found), **_sums([one for _, one in found if not isinstance(one, Failed)])}
+        return figures | ({"left_out": ", ".join(sorted(self.left_out))} if self.left_out else {})
+
+
+def tour(target: Target) -> Tour:
+    """That of a target, made when it is asked for first."""
+    if KEPT not in target.extra:
+        target.extra[KEPT] = _made(target)
+    made: Tour = target.extra[KEPT]
+    return made
+
+
+def _made(target: Target) -> Tour:
+    stage, error = begun(staged(target, new(target.folder / "tour")))
+    if error is not None:
+        # Its own refusal is one that it has declared; any other is no answer to what was asked.
+        declared = isinstance(error, Unsupported) and error.part == target.part
+        return Tour(refusal=str(error) if declared else "", error="" if declared else str(error))
+    guide = _Guide(target, stage)
+    rows: list[Row] = []
+    visits: list[Visit] = []
+    left_out: frozenset[str] = frozenset()
+    while True:
+        more = stage.without(left_out).rows(target.servers, rows)
+        found = guide.visit_all(more)
+        absent = {one.refused_by for one in found} - {"", target.part}
+        kept = [pair for pair in zip(more, found, strict=True) if pair[1].refused_by not in absent]
+        rows += [row for row, _ in kept]
+        visits += [one for _, one in kept]
+        left_out |= absent
+        if not absent:
+            return Tour(tuple(rows), tuple(visits), left_out=left_out)
+
+
+@dataclass
+class _Guide:
+    """Starts servers and visits them, a few at once."""
+
+    target: Target
+    stage: Stage
+    _started: int = 0
+
+    def visit_all(self, rows: Sequence[Row]) -> list[Visit]:
+        """Visit a server of each row."""
+        for row in rows:
+            self.stage.model(row).expected  # noqa: B018 - computed now, before servers share the cores
+        self._started += len(rows)
+        folders = [new(self.target.folder / f"s{self._started - number}") for number in range(len(rows))]
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            return list(pool.map(self._visit, rows, folders))
+
+    def _visit(self, row: Row, folder: Path) -> Visit:
+        model, sets = self.stage.model(row), self.stage.sets(row)
+        site = None
+        if self.target.origin:
+            site = install(self.target, new(folder / "site"))
+            sets.append(f"{self.target.kind}.use={NAME}")  # the last one counts
+        settings = folder / "served.toml"
+        settings.write_text(f'[model]\nsource = "{model.source}"\nname = "tiny"\n')
+        return visit(start(settings, sets, folder, site), model, math.inf if self.target.mutant else PATIENCE)
+
+
+def _words(row: Row) -> str:
+    return " ".join(f"{setting}={value}" for setting, value in row.items() if value)
+
+
+def _sums(figures: Sequence[Figures]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for one in figures:
+        for name, value in one.items():
+            total[name] = total.get(name, 0) + int(value)
+    return total
