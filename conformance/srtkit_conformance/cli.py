@@ -36,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     selftest.add_argument("--matrix", type=Path, metavar="OUT.md", help="write the kill matrix")
     badge = actions.add_parser("badge", help="what a badge service reads, from a report")
     badge.add_argument("report", type=Path, metavar="REPORT.json")
-    certificate = actions.add_parser("certificate", help="whether the certificate that a plugin carries still holds")
+    certificate = actions.add_parser("certificate", help="whether a plugin's certificate holds, and what it declares")
     certificate.add_argument("plugin", metavar="KIND:NAME")
     diff = actions.add_parser("diff", help="what changed between two reports")
     diff.add_argument("before", type=Path, metavar="A.json")

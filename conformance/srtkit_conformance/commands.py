@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from srtkit.config.hints import did_you_mean
+from srtkit.plugins.registry import discover
 from srtkit.spec.errors import ConfigError, PluginError, PluginNotFound
 from srtkit_conformance import show
 from srtkit_conformance.badge import badge
@@ -19,6 +20,7 @@ from srtkit_conformance.catalogue import KINDS, LOADING, SERVER, Suite, suite_fo
 from srtkit_conformance.certificate import standing_of
 from srtkit_conformance.check import Check, SuiteError
 from srtkit_conformance.child import preload
+from srtkit_conformance.declared import declared
 from srtkit_conformance.diff import differences
 from srtkit_conformance.find import Subject, load_target
 from srtkit_conformance.junit import junit
@@ -193,8 +195,11 @@ def _badge(arguments: argparse.Namespace) -> int:
 
 
 def _certificate(arguments: argparse.Namespace) -> int:
-    found = standing_of(*_kind_and_name(arguments))
-    print(f"certificate   {found}")  # in line with what `srt plugins show` says above it
+    kind, name = _kind_and_name(arguments)
+    registry = discover()
+    found = standing_of(kind, name)
+    rows = [("certificate", str(found)), *declared(registry.find(kind, name), registry)]
+    print("\n".join(f"{row:12}  {words}" for row, words in rows))  # in line with what `srt plugins show` says above it
     return MET if found.state == "valid" else FAILED
 
 

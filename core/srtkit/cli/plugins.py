@@ -7,7 +7,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from srtkit.cli.common import add_assume, add_settings, read_settings, run_action, table
 from srtkit.plugins.catalogue import OFFICIAL, official_distribution
 from srtkit.plugins.registry import Offer, Registry, discover
-from srtkit.spec.errors import ConfigError, PluginError, SrtError
+from srtkit.spec.errors import ConfigError, PluginError
 from srtkit.spec.versions import CONTRACTS
 
 EPILOG = """examples:
@@ -26,7 +26,6 @@ EPILOG = """examples:
 
 
 run = run_action
-_LONG = 8
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -106,7 +105,6 @@ def _show(arguments: argparse.Namespace) -> int:
         ("entry point", f"{offer.group}: {offer.name} = {offer.value}"),
         ("contract", f"{descriptor.contract}; this core speaks {CONTRACTS[kind].version}"),
     ]
-    rows += _capabilities(offer, descriptor, registry)
     print(f"{offer.part}\n{table(rows)}")
     if kind == "cli":
         print(f"\nsrt {name} --help")
@@ -119,34 +117,6 @@ def _show(arguments: argparse.Namespace) -> int:
     if descriptor.options.model_fields:
         print("\n".join([f"[{kind}.options.{offer.name}]", *option_lines(descriptor.options)]))
     return 0
-
-
-def _capabilities(offer: Offer, descriptor: Any, registry: Registry) -> Iterator[tuple[str, str]]:
-    """What the plugin declares, a row each: for the device that is here, or with default options."""
-    from srtkit.config.init import detect_platform
-    from srtkit.plugins.loading import calling, load
-
-    if "capabilities" not in vars(descriptor):
-        return
-    try:
-        platform = load(registry.find("platform", detect_platform(registry)))
-        with calling(offer):
-            by_options = offer.kind in ("transport", "prefix_cache")
-            can = descriptor.capabilities(descriptor.options() if by_options else platform.probe(platform.options())[0])
-    except SrtError as error:
-        yield "capabilities", f"unknown: {error.part}: {error.cause.partition(chr(10))[0]}"
-    else:
-        yield from ((name, _words(value)) for name, value in vars(can).items())
-
-
-def _words(value: Any) -> str:
-    """A declared value for people."""
-    if isinstance(value, str | int):
-        return str(value)
-    if isinstance(value, Collection):
-        listed = list(map(str, sorted(value) if isinstance(value, frozenset) else value))
-        return ", ".join([*listed[:_LONG], "…", listed[-1]] if len(listed) > _LONG else listed) or "none"
-    return "yes" if value else f"no: {value.reason}"
 
 
 def _trace(arguments: argparse.Namespace) -> int:

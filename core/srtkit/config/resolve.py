@@ -67,11 +67,7 @@ class EngineConfig:
 
 
 def resolve(
-    settings: Settings,
-    loaded: LoadedPlugins,
-    facts: DeviceFacts,
-    defaults: PlatformDefaults,
-    config: Mapping[str, Any],
+    settings: Settings, loaded: LoadedPlugins, facts: DeviceFacts, defaults: PlatformDefaults, config: Mapping[str, Any]
 ) -> EngineConfig:
     """Decide all that `check` has left. Raises `Unsupported`, `ConfigError` or `OutOfMemory`; touches nothing."""
     dtype = defaults.dtype if settings.model.dtype == "auto" else settings.model.dtype

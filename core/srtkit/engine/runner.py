@@ -23,6 +23,8 @@ from srtkit.spec.models import Model
 from srtkit.spec.platform import Event, Platform
 from srtkit.spec.step_plan import Column, Ints, RowFlag, StepFlag, StepKey, StepPlan
 
+Runners = Mapping[GraphRunner, Sequence[StepKey]]
+
 
 @dataclass
 class BoundGroup:
@@ -102,13 +104,7 @@ class Handle:
 class ModelRunner:
     """One rank's device work. One thread."""
 
-    def __init__(
-        self,
-        platform: Platform,
-        limits: Limits,
-        program: TargetProgram,
-        runners: Mapping[GraphRunner, Sequence[StepKey]],
-    ) -> None:
+    def __init__(self, platform: Platform, limits: Limits, program: TargetProgram, runners: Runners) -> None:
         """Capture each runner's keys. The first that has a key runs it; the last runs what none has captured."""
         self.platform = platform
         self.state = DeviceState(platform, limits)

@@ -11,11 +11,11 @@ from typing import Literal
 
 from srtkit.spec.errors import Unsupported
 
+# Bytes of an element, by torch's name of its dtype.
 ITEM_BYTES: dict[str, int] = (
     {"float64": 8, "float32": 4, "int32": 4, "bfloat16": 2, "float16": 2}
     | dict.fromkeys(("float8_e4m3fn", "float8_e4m3fnuz", "uint8", "int8"), 1)
 )  # fmt: skip
-"""Bytes of an element, by torch's name of its dtype."""
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from srtkit.spec.kv import ITEM_BYTES
 from srtkit.spec.models import ModelBuild
 from srtkit.spec.ops import OpBinder, WeightOp
 
+# The contract's dtype names as torch dtypes.
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ITEM_BYTES}
-"""The contract's dtype names as torch dtypes."""
 
 
 @dataclass

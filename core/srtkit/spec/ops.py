@@ -33,6 +33,7 @@ class OpSchema:
     weight_side: bool = False
 
 
+# Operators known to this version. A later minor adds names; a provider offers those it has.
 SCHEMAS: dict[str, OpSchema] = {
     schema.name: schema
     for schema in (
@@ -53,7 +54,6 @@ SCHEMAS: dict[str, OpSchema] = {
         OpSchema("linear", "(x [T, in]) -> [T, out]; weight [out, in], bias [out] or None", weight_side=True),
     )
 }
-"""Operators known to this version. A later minor adds names; a provider offers those it has."""
 
 
 @dataclass(frozen=True)

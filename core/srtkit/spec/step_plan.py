@@ -70,12 +70,12 @@ class StepFlag(IntFlag):
     GREEDY = 64  # every sampling row is greedy
 
 
+# Stop ids a row slot can hold.
 MAX_STOP_IDS = 16
-"""Stop ids a row slot can hold."""
 _ADMIT_NAMES = ["slot", "temperature", "top_p", "min_p", "top_k", "seed", "min_position", "logprobs", "adapter"]
+# One ADMIT record. Stop ids are suppressed while the sampled token's position is below `min_position`;
+# `logprobs` is how many of the likeliest are wanted, -1 for none; temperature 0 is greedy.
 ADMIT = np.dtype({"names": _ADMIT_NAMES, "formats": ["<i4", "<f4", "<f4", "<f4", "<i4", "<i8", "<i4", "<i4", "<i4"]})
-"""One ADMIT record. Stop ids are suppressed while the sampled token's position is below `min_position`;
-`logprobs` is how many of the likeliest are wanted, -1 for none; temperature 0 is greedy."""
 
 
 @dataclass(frozen=True)

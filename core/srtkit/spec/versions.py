@@ -32,6 +32,7 @@ class Contract:
         return f"{self.major}.{self.minor}"
 
 
+# All kinds of this core, in wiring order: what stands later may depend on what stands before.
 CONTRACTS: dict[str, Contract] = {
     c.kind: c
     for c in (
@@ -47,4 +48,3 @@ CONTRACTS: dict[str, Contract] = {
         Contract("cli", 1, 0, "cli"),
     )
 }
-"""All kinds of this core, in wiring order: what stands later may depend on what stands before."""
