@@ -6,6 +6,7 @@ import itertools
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -119,3 +120,21 @@ def test_a_server_that_ends_before_it_is_ready_is_lost_with_its_last_words(tmp_p
         with pytest.raises(Lost, match="ops:gpu: is not here"):
             server.wait_until_ready()
         assert server.refused_by() == "ops:gpu"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux to end it")
+def test_a_server_does_not_outlive_the_suite_even_one_that_is_killed(tmp_path: Path) -> None:
+    """The settings name a source that does not exist: python takes far longer to say so than we to look."""
+    (tmp_path / "served.toml").write_text('[model]\nsource = "nowhere"\n')
+    suite = (
+        "import os, signal, sys; from pathlib import Path; from srtkit_conformance.kits.server.process import start\n"
+        "server = start(Path(sys.argv[1]) / 'served.toml', [], Path(sys.argv[1]), None)\n"
+        "os.kill(server.process.pid, signal.SIGSTOP)\n"  # so that it cannot end by itself
+        "print(server.process.pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    killed = subprocess.run([sys.executable, "-c", suite, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert killed.returncode == -9
+    deadline = time.monotonic() + 10
+    while left := session_of(int(killed.stdout)):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.01)

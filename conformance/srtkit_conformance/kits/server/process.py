@@ -1,12 +1,13 @@
 """`srt serve` as a child process on a free loopback port, ended by its process id. Knows no plugin.
 
 Whatever it prints goes to a file that failures quote; it has a session and a folder for temporary files of its
-own, so that what it leaves behind can be told.
+own, so that what it leaves behind can be told. On Linux it does not outlive the suite, even one that is killed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import re
 import signal
@@ -31,6 +32,9 @@ ORDERLY = (0, 128 + signal.SIGTERM)
 REFUSED = (DeviceAbsent.exit_code, Unsupported.exit_code)
 _ERROR = re.compile(r"^error: ([a-z_]+:[^ :]+):", re.MULTILINE)
 _URL = re.compile(r"http://127\.0\.0\.1:(\d+)")
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+_PR_SET_PDEATHSIG = 1
+"""prctl(2): which signal comes when the thread that forked ends, however it does."""
 
 
 class Lost(Failed):
@@ -116,9 +120,21 @@ def start(settings: Path, sets: Sequence[str], folder: Path, site: Path | None) 
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(site), environment.get("PYTHONPATH"))))
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            start_new_session=True,
+            preexec_fn=_end_with_starter if sys.platform == "linux" else None,
         )
     return ServerProcess(process, folder)
+
+
+def _end_with_starter() -> None:
+    """Runs in the server's process before `exec`. The thread that starts a server also visits it to its end."""
+    assert _LIBC is not None
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _listens(port: int) -> bool:
