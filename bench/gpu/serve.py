@@ -1,10 +1,11 @@
 """A model served on this GPU, in this process: the same greedy tokens as on the CPU, and how fast.
 
     python -m bench.gpu.serve tokens            a small random model in float32, by every runner and attention
-    python -m bench.gpu.serve speed [--config FILE] [--runner eager cuda-full] [--workload G1 G2 G3]
+    python -m bench.gpu.serve speed [--shape qwen3-0.6b] [--runner eager cuda-full] [--workload G1 G2 G3 G4 G5]
 
-`speed` makes weights up for a config.json (default: the shape of Qwen3-0.6B). G1: 256 requests of 100 to 1024 tokens in
-and out. G2: batch 1, 128 in, 256 out. G3: batch 64, 1024 in, 128 out. JSON to --out, a line each to standard output.
+`speed` makes weights up for a model's shape. G1: 256 requests of 100 to 1024 tokens in and out. G2: batch 1, 128 in,
+256 out. G3: batch 64, 1024 in, 128 out. G4: 128 requests of 4,096 common and 128 own tokens. G5: a prompt of 8,192
+tokens. JSON to --out, a line each to standard output.
 """
 
 from __future__ import annotations
@@ -40,6 +41,32 @@ QWEN3_06B = {
     "eos_token_id": 151645,
     "torch_dtype": "bfloat16",
 }
+LLAMA_8B = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 128256,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+    "tie_word_embeddings": False,
+    "eos_token_id": 128009,
+    "torch_dtype": "bfloat16",
+}
+SHAPES = {"qwen3-0.6b": QWEN3_06B, "llama-8b": LLAMA_8B}
+H200 = {
+    "graph_runner__options__cuda-full__max_rows": 256,
+    "scheduler__max_running": 256,
+    "scheduler__chunk_tokens": 8192,
+    "memory__kv_gib": 48,
+    "model__max_context": 8448,
+}
+"""What configs/h200.toml sets, with room for the workloads only."""
 GREEDY: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
 Requests = list[tuple[list[int], int]]
 
@@ -102,9 +129,10 @@ def varied() -> Requests:
     return [(prompt, draw.randint(100, 1024)) for prompt in prompts]
 
 
-def seconds(one: Engine, requests: Requests) -> float:
+def seconds(one: Engine, requests: Requests, *, flush: bool = True) -> float:
     """All requests at once, until the last has ended; the cache is emptied before."""
-    one.control("flush_cache")
+    if flush:
+        one.control("flush_cache")
 
     async def all_of_them() -> list[Any]:
         return await asyncio.gather(*(one.agenerate([ids], max_tokens=n, **GREEDY) for ids, n in requests))
@@ -124,18 +152,43 @@ def per_token(one: Engine, batch: int, n_prompt: int, n_out: int) -> dict[str, f
     return {"ms_per_step": round((whole - first) / (n_out - 1) * 1e3, 3), "prompts_ms": round(first * 1e3, 1)}
 
 
-def speed(folder: Path, config: Path | None, runners: list[str], workloads: list[str]) -> dict[str, Any]:
+def common(seed: int) -> Requests:
+    """128 prompts of 4,096 common and 128 own tokens, continued by 64."""
+    draw = random.Random(seed)
+    head = [draw.randint(0, 10000) for _ in range(4096)]
+    return [(head + [draw.randint(0, 10000) for _ in range(128)], 64) for _ in range(128)]
+
+
+def shared_prefix(one: Engine) -> dict[str, float]:
+    """Seconds for G4: nothing cached, and with the common part cached."""
+    seconds(one, common(499))
+    cold = statistics.median(seconds(one, common(500 + i)) for i in range(3))
+    cached = []
+    for i in range(3):
+        head = common(600 + i)[0][0][:4096]
+        own = [(head + ids[4096:], n) for ids, n in common(700 + i)]
+        seconds(one, [(head, 1)])
+        cached.append(seconds(one, own, flush=False))
+    return {"cold_s": round(cold, 3), "cached_s": round(statistics.median(cached), 3)}
+
+
+def made_up(folder: Path, shape: str, runners: list[str], **sets: object) -> Engine:
+    """An engine of one of `SHAPES` with weights made up, otherwise as configs/h200.toml sets it."""
+    source = folder / "config.json"
+    source.write_text(json.dumps(SHAPES[shape]))
+    served = {name: value for name, value in H200.items() if name not in sets}
+    use = json.dumps(runners)
+    return engine(
+        folder, source, "bfloat16", "cuda", model_loader__use="dummy", graph_runner__use=use, **served, **sets
+    )
+
+
+def speed(folder: Path, shape: str, runners: list[str], workloads: list[str]) -> dict[str, Any]:
     """Each workload with each runner."""
-    source = config or folder / "config.json"
-    if config is None:
-        source.write_text(json.dumps(QWEN3_06B))
     found: dict[str, Any] = {}
     for runner in runners:
-        use = json.dumps([runner, "eager"] if runner != "eager" else ["eager"])
         begin = time.perf_counter()
-        with engine(
-            folder, source, "bfloat16", "cuda", model_loader__use="dummy", graph_runner__use=use, memory__kv_gib=24
-        ) as one:
+        with made_up(folder, shape, list(dict.fromkeys((runner, "eager")))) as one:
             figures: dict[str, Any] = {"start_s": round(time.perf_counter() - begin, 1)}
             if "G2" in workloads:
                 figures["G2"] = per_token(one, 1, 128, 256)
@@ -145,6 +198,11 @@ def speed(folder: Path, config: Path | None, runners: list[str], workloads: list
                 requests = varied()
                 times = [seconds(one, requests) for _ in range(2)]
                 figures["G1"] = {"tokens_per_s": round(sum(n for _, n in requests) / min(times)), "s": times}
+            if "G4" in workloads:
+                figures["G4"] = shared_prefix(one)
+            if "G5" in workloads:
+                times = [seconds(one, fixed(1, 8192, 1, seed)) for seed in range(4)]
+                figures["G5"] = {"ttft_ms": round(statistics.median(times[1:]) * 1e3, 1)}
         found[runner] = figures
         print(runner, figures, flush=True)
     return found
@@ -153,7 +211,7 @@ def speed(folder: Path, config: Path | None, runners: list[str], workloads: list
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("what", choices=("tokens", "speed"))
-    parser.add_argument("--config", type=Path)
+    parser.add_argument("--shape", choices=SHAPES, default="qwen3-0.6b")
     parser.add_argument("--runner", nargs="*", default=["eager", "cuda-full"])
     parser.add_argument("--workload", nargs="*", default=["G1", "G2", "G3"])
     parser.add_argument("--out", type=Path)
@@ -163,7 +221,7 @@ def main() -> None:
         if arguments.what == "tokens":
             found = tokens(folder)
         else:
-            found = speed(folder, arguments.config, arguments.runner, arguments.workload)
+            found = speed(folder, arguments.shape, arguments.runner, arguments.workload)
     if arguments.out:
         arguments.out.write_text(json.dumps(found, indent=1))
     sys.exit(0)

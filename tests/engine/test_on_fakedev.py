@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from srtkit import Engine
-from srtkit.engine.runner import ModelRunner
+from srtkit.engine.runner import ModelRunner, TargetProgram
 from srtkit.spec.errors import EngineError
 from srtkit_plugin_platform_fakedev.platform import FakeEvent
 from tests.live_server import tiny
 
 PROMPTS = [list(range(5, 40)), [1, 2, 3]]
-Serve = Callable[..., list[list[int]]]
+Serve = Any
+"""Settings → greedy and seeded tokens of the prompts; `engines` are those it has opened."""
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +39,7 @@ def serve(model: Path, tmp_path: Path) -> Iterator[Serve]:
         made += engines[-1].generate(PROMPTS, temperature=0.8, top_k=20, top_p=0.9, seed=3, **always)
         return [one.token_ids for one in made]
 
+    serving.engines = engines
     yield serving
     for engine in engines:
         engine.close()
@@ -60,6 +62,30 @@ def test_a_step_that_is_not_waited_for_is_found(serve: Serve, monkeypatch: pytes
     monkeypatch.setattr(FakeEvent, "synchronize", lambda self, timeout: None)
     with pytest.raises(EngineError, match=r"numpy on the host, which has not waited, .*copy to the host"):
         serve("fakedev", scheduler__depth=0)
+
+
+def test_staging_and_sampling_never_wait_for_the_device(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Admissions, ends, page writes, greedy and drawn rows, ranks, stop ids, log-probabilities: all of it."""
+    waits: dict[str, list[int]] = {}
+
+    def counting(owner: type, name: str, counters: Callable[[Any], Any]) -> None:
+        whole = getattr(owner, name)
+
+        def counted(self: Any, *args: Any) -> Any:
+            before = counters(self).host_waits
+            result = whole(self, *args)
+            waits.setdefault(name, []).append(counters(self).host_waits - before)
+            return result
+
+        monkeypatch.setattr(owner, name, counted)
+
+    counting(TargetProgram, "stage", lambda self: self._platform._own.counters)
+    counting(ModelRunner, "_sample", lambda self: self.platform._own.counters)
+    serve("fakedev", scheduler__depth=1, memory__page_size=4)
+    given: dict[str, Any] = {"max_tokens": 6, "min_tokens": 3, "stop_token_ids": [1, 2, 3], "logprobs": 2}
+    serve.engines[-1].generate(PROMPTS, temperature=0.7, **given)
+    assert len(waits["stage"]) > 10 < len(waits["_sample"])
+    assert not any(waits["stage"]) and not any(waits["_sample"])
 
 
 def test_a_ring_without_room_for_the_steps_in_flight_is_found(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from srtkit.engine.sampler import log_probabilities, sample, uniform
+from srtkit.engine.sampler import Sampling, log_probabilities, sample, uniform
 from srtkit.engine.state import DeviceState
 from srtkit.spec.facts import DeviceFacts, Limits
 from srtkit.spec.platform import PlatformBuild
+from srtkit.spec.step_plan import ADMIT, Column, StepKey, StepPlan
 from srtkit_plugin_platform_cpu import srtkit_platform
 
 DRAWS = 50_000
@@ -22,6 +23,22 @@ def new_state(slots: int) -> DeviceState:
     descriptor = srtkit_platform()
     platform = descriptor.build(PlatformBuild(DeviceFacts("cpu", "test", "x86_64"), descriptor.options()))
     return DeviceState(platform, Limits(max_rows=slots, max_tokens=1, max_context=1, page_size=1))
+
+
+def admit(state: DeviceState, stops: list[tuple[int, int]] | None = None, **params: object) -> None:
+    """Admit every slot with parameters of ADMIT, a value or one a slot."""
+    records = np.zeros(len(state.admitted) - 1, ADMIT)
+    records["slot"] = np.arange(1, len(records) + 1)
+    for name, value in {"temperature": 1.0, "top_p": 1.0, **params}.items():
+        records[name] = value
+    columns = {Column.ADMIT: records.view(np.int32), Column.STOP_IDS: np.array(stops or [], np.int32).reshape(-1)}
+    state.apply(StepPlan(0, StepKey(1, 1), 0, 0, columns))
+
+
+def sampled(logits: torch.Tensor, slots: np.ndarray, positions: np.ndarray, state: DeviceState) -> torch.Tensor:
+    """Sample a copy of the logits at rows of these slots."""
+    both = slots.astype(np.int32), positions.astype(np.int32)
+    return sample(logits.clone(), Sampling(*(torch.from_numpy(one).long() for one in both), *both), state)
 
 
 def reference(logits: np.ndarray, temperature: float, top_k: int, top_p: float, min_p: float) -> np.ndarray:
@@ -53,14 +70,9 @@ def chi_square_limit(degrees: int) -> float:
 def draw(logits: np.ndarray, **params: float) -> np.ndarray:
     """50,000 tokens of one distribution, each with its own seed."""
     state = new_state(DRAWS)
-    slots = torch.arange(1, DRAWS + 1)
-    state.temperature[1:] = params.get("temperature", 1.0)
-    state.top_p[1:] = params.get("top_p", 1.0)
-    state.min_p[1:] = params.get("min_p", 0.0)
-    state.top_k[1:] = int(params.get("top_k", 0))
-    state.seed[1:] = torch.arange(DRAWS) * 7919 - 12345
+    admit(state, seed=np.arange(DRAWS) * 7919 - 12345, **params)
     rows = torch.from_numpy(logits.astype(np.float32)).repeat(DRAWS, 1)
-    return sample(rows, slots, torch.full((DRAWS,), 17), state).numpy()
+    return sampled(rows, np.arange(1, DRAWS + 1), np.full(DRAWS, 17), state).numpy()
 
 
 SINGLE = [
@@ -119,17 +131,18 @@ def test_same_seed_same_token_alone_and_in_any_batch() -> None:
     rng = np.random.default_rng(5)
     logits = torch.from_numpy(rng.normal(0, 3, (9, 500)).astype(np.float32))
     state = new_state(9)
-    slots, positions = torch.arange(1, 10), torch.arange(100, 109)
-    state.seed[1:] = torch.from_numpy(rng.integers(-(2**62), 2**62, 9))
-    state.temperature[1:] = torch.tensor([0, 1, 1, 1, 0.5, 2, 1, 0, 1])
-    state.top_k[1:] = torch.tensor([0, 0, 40, 0, 3, 0, 0, 5, 0])
-    state.top_p[1:] = torch.tensor([1, 1, 1, 0.9, 0.5, 1, 1, 1, 0.3])
-    state.min_p[1:] = torch.tensor([0, 0, 0, 0, 0.1, 0.2, 0, 0, 0])
-    together = sample(logits.clone(), slots, positions, state)
-    backwards = sample(logits.flip(0).clone(), slots.flip(0), positions.flip(0), state).flip(0)
-    alone = torch.cat(
-        [sample(logits[i : i + 1].clone(), slots[i : i + 1], positions[i : i + 1], state) for i in range(9)]
+    slots, positions = np.arange(1, 10), np.arange(100, 109)
+    admit(
+        state,
+        seed=rng.integers(-(2**62), 2**62, 9),
+        temperature=[0, 1, 1, 1, 0.5, 2, 1, 0, 1],
+        top_k=[0, 0, 40, 0, 3, 0, 0, 5, 0],
+        top_p=[1, 1, 1, 0.9, 0.5, 1, 1, 1, 0.3],
+        min_p=[0, 0, 0, 0, 0.1, 0.2, 0, 0, 0],
     )
+    together = sampled(logits, slots, positions, state)
+    backwards = sampled(logits.flip(0), slots[::-1], positions[::-1], state).flip(0)
+    alone = torch.cat([sampled(logits[i : i + 1], slots[i : i + 1], positions[i : i + 1], state) for i in range(9)])
     assert together.tolist() == backwards.tolist() == alone.tolist()
 
 
@@ -147,20 +160,18 @@ def test_uniform_numbers_are_uniform_over_seeds_and_positions() -> None:
 
 def test_stop_ids_are_not_sampled_before_min_tokens() -> None:
     state = new_state(2)
-    state.stop_ids[1, :2] = torch.tensor([3, 7], dtype=torch.int32)
-    state.min_position[1] = 20
+    admit(state, [(1, 3), (1, 7)], temperature=0, min_position=20)
     logits = torch.zeros(1, 10)
     logits[0, 3] = 9.0
     logits[0, 7] = 8.0
     logits[0, 5] = 1.0
-    slot = torch.tensor([1])
-    assert sample(logits.clone(), slot, torch.tensor([19]), state).item() == 5
-    assert sample(logits.clone(), slot, torch.tensor([20]), state).item() == 3
+    assert sampled(logits, np.array([1]), np.array([19]), state).item() == 5
+    assert sampled(logits, np.array([1]), np.array([20]), state).item() == 3
 
 
 def test_log_probabilities() -> None:
     logits = torch.tensor([1.0, 3.0, 2.0, -1.0])
-    ids, values = log_probabilities(logits, torch.tensor(2), 2)
+    ids, values = log_probabilities(logits, torch.tensor([2]), 2)
     want = np.log(np.exp(logits.double().numpy()) / np.exp(logits.double().numpy()).sum())
     assert ids.tolist() == [2, 1, 2]
     np.testing.assert_allclose(values, want[[2, 1, 2]], rtol=1e-6)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from srtkit.engine.sampler import Sampling
 from srtkit.engine.state import DeviceState
 from srtkit.spec.attention import Batch, GroupView
 from srtkit.spec.errors import Unsupported
@@ -23,17 +24,13 @@ from srtkit.spec.step_plan import Column, Ints, RowFlag, StepPlan
 
 @dataclass
 class StepTensors:
-    """What a step's programs read. `sampling` are the plan's row indices that sample, in order.
-
-    `sample_slots`, `sample_positions` int64 [N]: slot of each and the position of its new token.
-    """
+    """What a step's programs read, and its sampler. `rows` are the plan's row indices that sample, in order."""
 
     batch: Batch
     view: GroupView
     inputs: ModelInputs
-    sampling: Ints
-    sample_slots: Tensor
-    sample_positions: Tensor
+    rows: Ints
+    sampling: Sampling
 
 
 def _layout(rows: int, tokens: int) -> dict[str, slice]:
@@ -92,13 +89,16 @@ class StepBuffers:
         # Rows of equal length may be captured, so they all have logits, padding rows too; the first are sampled.
         ends = np.arange(key.rows) if key.q_len else sampling
         column("logit_rows", len(ends))[:] = cu_q[1:][ends] - 1
-        column("sample_slots", len(sampling))[:] = slots[sampling]
-        column("sample_positions", len(sampling))[:] = context[sampling]
-        return self._upload(plan, state, sampling, width, (n_query, context.copy()))
+        n, host_slots, host_positions = len(sampling), slots[sampling], context[sampling]
+        column("sample_slots", n)[:] = host_slots
+        column("sample_positions", n)[:] = host_positions
+        batch, view, inputs = self._upload(plan, state, len(ends), width, (n_query, context.copy()))
+        at = [self._device[self._at[name]][:n].long() for name in ("sample_slots", "sample_positions")]
+        return StepTensors(batch, view, inputs, sampling, Sampling(at[0], at[1], host_slots, host_positions))
 
     def _upload(
-        self, plan: StepPlan, state: DeviceState, sampling: Ints, width: int, host: tuple[Ints, Ints]
-    ) -> StepTensors:
+        self, plan: StepPlan, state: DeviceState, logits: int, width: int, host: tuple[Ints, Ints]
+    ) -> tuple[Batch, GroupView, ModelInputs]:
         key = plan.key
         if not self._shared:
             self._device.copy_(self._host[self._turn - 1], non_blocking=True)
@@ -129,17 +129,7 @@ class StepBuffers:
             slot_mapping=column("slot_mapping", key.tokens),
             host_pages=self._host_rows[: key.rows, :width],
         )
-        n = len(sampling)
-        logit_rows = column("logit_rows", key.rows if key.q_len else n)
-        inputs = ModelInputs(ids=ids, positions=batch.positions[None], logit_rows=logit_rows)
-        return StepTensors(
-            batch=batch,
-            view=view,
-            inputs=inputs,
-            sampling=sampling,
-            sample_slots=column("sample_slots", n).long(),
-            sample_positions=column("sample_positions", n).long(),
-        )
+        return batch, view, ModelInputs(ids, batch.positions[None], column("logit_rows", logits))
 
     def _padded(self, plan: StepPlan) -> tuple[Ints, Ints, Ints]:
         """Slots, query lengths and starts with padding rows: slot 0, start 0, the surplus tokens on the last."""

@@ -4,7 +4,7 @@ Everything decided stands in `EngineConfig`; this only makes the objects and joi
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,12 +44,8 @@ class Built:
     runner: ModelRunner
     config: EngineConfig
     ops: Mapping[str, str]
-    closes: Sequence[Callable[[], None]]
-
-    def close(self) -> None:
-        """Free everything. The parts are not used afterwards."""
-        for close in self.closes:
-            close()
+    close: Callable[[], None]
+    """Frees everything. The parts are not used afterwards."""
 
     def info(self) -> dict[str, Any]:
         """Figures for `/server_info`. `kv_resident_bytes` counts pages that were ever used."""
@@ -75,37 +71,42 @@ def build_engine(
     settings: Settings, loaded: LoadedPlugins, facts: DeviceFacts, config: EngineConfig, path: Path, progress: Progress
 ) -> Built:
     """Make everything a rank needs. Call it in the thread that will compute."""
-    platform_plugin = loaded.one("platform")
-    platform: Platform = platform_plugin.descriptor.build(PlatformBuild(facts, platform_plugin.options))
-    device = platform.device(0)
-    offers = []
-    for plugin in loaded.all("ops"):
-        provider = plugin.descriptor.build(OpsBuild(platform, 0, config.limits, plugin.options))
-        offers.append(Offer(plugin.wired.offer.name, plugin.descriptor, provider))
-    binder = Binder(offers, facts)
-    model = _load_model(config, loaded, binder, device, path, progress)
-    groups = [_bind(choice, config, platform) for choice in config.groups]
-    program = TargetProgram(model, groups, config.limits)
-    graph_runners: dict[GraphRunner, Sequence[StepKey]] = {}
-    for choice in config.runners:
-        build = GraphRunnerBuild(config.limits, platform, 0, choice.plugin.options)
-        graph_runners[choice.plugin.descriptor.build(build)] = choice.keys
-    runner = ModelRunner(platform, config.limits, program, graph_runners)
-    runner.warm_up(min(WARM_UP_TOKENS, config.limits.max_tokens, config.limits.page_size), prompt=True)
-    runner.warm_up(1, prompt=False)
-    cache_plugin = loaded.one("prefix_cache")
-    cache = cache_plugin.descriptor.build(PrefixCacheBuild(config.limits.page_size, (FULL,), cache_plugin.options))
-    limits = SchedulerLimits(
-        max_running=config.limits.max_rows,
-        chunk_tokens=settings.scheduler.chunk_tokens,
-        max_context=config.limits.max_context,
-        page_size=config.limits.page_size,
-        pages=config.memory.pages - 1,
-        policy=settings.scheduler.policy,
-        shares=config.shares,
-    )
-    closes = [cache.close, *(one.close for one in graph_runners), program.close, platform.close]
-    return Built(Scheduler(limits, cache, config.fit), runner, config, binder.choices, closes)
+    with ExitStack() as opened:
+        platform_plugin = loaded.one("platform")
+        platform: Platform = platform_plugin.descriptor.build(PlatformBuild(facts, platform_plugin.options))
+        opened.callback(platform.close)
+        offers = []
+        for plugin in loaded.all("ops"):
+            provider = plugin.descriptor.build(OpsBuild(platform, 0, config.limits, plugin.options))
+            offers.append(Offer(plugin.wired.offer.name, plugin.descriptor, provider))
+        binder = Binder(offers, facts)
+        model = _load_model(config, loaded, binder, platform.device(0), path, progress)
+        groups = [_bind(choice, config, platform) for choice in config.groups]
+        program = TargetProgram(model, groups, config.limits, platform)
+        opened.callback(program.close)
+        graph_runners: dict[GraphRunner, Sequence[StepKey]] = {}
+        for choice in config.runners:
+            build = GraphRunnerBuild(config.limits, platform, 0, choice.plugin.options)
+            graph_runner = choice.plugin.descriptor.build(build)
+            opened.callback(graph_runner.close)
+            graph_runners[graph_runner] = choice.keys
+        runner = ModelRunner(platform, config.limits, program, graph_runners)
+        runner.warm_up(min(WARM_UP_TOKENS, config.limits.max_tokens, config.limits.page_size), prompt=True)
+        runner.warm_up(1, prompt=False)
+        cache_plugin = loaded.one("prefix_cache")
+        cache = cache_plugin.descriptor.build(PrefixCacheBuild(config.limits.page_size, (FULL,), cache_plugin.options))
+        opened.callback(cache.close)
+        limits = SchedulerLimits(
+            max_running=config.limits.max_rows,
+            chunk_tokens=settings.scheduler.chunk_tokens,
+            max_context=config.limits.max_context,
+            page_size=config.limits.page_size,
+            pages=config.memory.pages - 1,
+            policy=settings.scheduler.policy,
+            shares=config.shares,
+        )
+        scheduler = Scheduler(limits, cache, config.fit)
+        return Built(scheduler, runner, config, binder.choices, opened.pop_all().close)
 
 
 def _load_model(

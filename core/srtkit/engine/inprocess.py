@@ -187,19 +187,19 @@ class Engine:
             future.cancel()  # Ctrl-C while waiting: its pages are freed
 
     def _compute(self, run: Run, inbox: Receiver, outbox: Sender) -> None:
-        doing = STARTING
+        doing, close = STARTING, None
         try:
             from srtkit.engine.build import build_engine  # torch, in the thread that computes
 
             built = build_engine(run.settings, run.loaded, run.facts, run.config, run.path, lambda done, total: None)
-            loop = built.loop(inbox, outbox)
+            close, doing = built.close, STEPPING
             self._ready.set()
-            doing = STEPPING
-            loop.run()
-            built.close()
+            built.loop(inbox, outbox).run()
         except Exception as error:
             self._submit(self._fail(blame(error, run.wiring, doing))).result()
             self._ready.set()
+        if close is not None:
+            close()
 
 
 def _sets(table: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

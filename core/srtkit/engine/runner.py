@@ -4,7 +4,7 @@ It decides nothing: shapes, rows and pages come from the plan. Per step: take ov
 one block, fill the attention plans, run the program through the graph runner the plan's key names, sample.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,6 +26,13 @@ from srtkit.spec.step_plan import Column, Ints, RowFlag, StepFlag, StepKey, Step
 Runners = Mapping[GraphRunner, Sequence[StepKey]]
 
 
+def wait(platform: Platform) -> None:
+    """Until the device has done all that was launched."""
+    done = platform.new_event()
+    done.record()
+    done.synchronize(timeout=300.0)
+
+
 @dataclass
 class BoundGroup:
     """A layer group's backend, and its layers' handles."""
@@ -35,45 +42,53 @@ class BoundGroup:
 
 
 class TargetProgram(Program):
-    """The target model over the current step's tensors: `step` of `key`, which the runner sets before each run.
+    """The target model over the step that was staged last, and all that a step reads at fixed addresses.
 
-    While steps are captured nobody does: `stage` makes one of padding rows. A captured key has attention plans
-    of its own, all others share one a group.
+    While steps are captured nobody stages any: `before` then makes one of padding rows. A captured key has attention
+    plans of its own, all others share one a group.
     """
 
     step: StepTensors
-    key: StepKey | None = None
-    stage: Callable[[StepKey], StepTensors]
 
-    def __init__(self, model: Model, groups: Sequence[BoundGroup], limits: Limits) -> None:
-        self._model = model
-        self._groups = groups
-        self._limits = limits
-        self._eager = self._bind(limits)
+    def __init__(self, model: Model, groups: Sequence[BoundGroup], limits: Limits, platform: Platform) -> None:
+        self.state = DeviceState(platform, limits)
+        self._buffers = StepBuffers(platform, limits)
+        self._model, self._groups, self._limits, self._platform = model, groups, limits, platform
+        self._shared = self._bind(limits)
         self._captured: dict[StepKey, tuple[list[AttentionPlan], list[Binding | None]]] = {}
+        self._staged: StepKey | None = None
+
+    def stage(self, plan: StepPlan) -> StepTensors:
+        """Take over a plan: the step that runs next."""
+        self.state.apply(plan)
+        self.step, self._staged = self._buffers.build(plan, self.state), plan.key
+        return self.step
 
     def before(self, key: StepKey) -> None:
         """Fill every group's plan."""
-        if key != self.key:
-            self.step, self.key = self.stage(key), key
-            self._captured[key] = self._bind(replace(self._limits, max_rows=key.rows, max_tokens=key.tokens))
-        plans, _ = self._captured.get(key, self._eager)
+        if key != self._staged:
+            self.stage(StepPlan(0, key, 0, 0, {}))
+            wait(self._platform)  # the next step may take this one's place on the host
+            if key not in self._captured:
+                self._captured[key] = self._bind(replace(self._limits, max_rows=key.rows, max_tokens=key.tokens))
+        plans, _ = self._captured.get(key, self._shared)
         for one, plan in zip(self._groups, plans, strict=True):
             one.backend.fill(plan, self.step.batch, self.step.view)
 
     def body(self, key: StepKey) -> Mapping[str, Tensor]:
         """Run the model; outputs "logits" and "hidden"."""
-        _, table = self._captured.get(key, self._eager)
+        _, table = self._captured.get(key, self._shared)
         with bound(table):
             output = self._model.run(self.step.inputs)
         return {"logits": output.logits, "hidden": output.hidden}
 
     def close(self) -> None:
-        """Free plans and backends."""
-        for plan in (plan for plans, _ in (self._eager, *self._captured.values()) for plan in plans):
+        """Free plans and backends, and let go of the model and the pools: nothing runs afterwards."""
+        for plan in (plan for plans, _ in (self._shared, *self._captured.values()) for plan in plans):
             plan.close()
         for one in self._groups:
             one.backend.close()
+        del self._model, self._groups, self._shared, self._captured
 
     def _bind(self, limits: Limits) -> tuple[list[AttentionPlan], list[Binding | None]]:
         """New plans for steps up to `limits`, and what every layer's handle stands for with them."""
@@ -92,12 +107,15 @@ class TargetProgram(Program):
 
 @dataclass
 class Handle:
-    """A launched step: its plan, the ids on their way to the host, and the mark to wait for."""
+    """A launched step: its plan, what is on its way to the host, by row, and the mark to wait for.
+
+    `ids` int32 [N] of the rows that sample; `logprobs` ids and values of those that want them.
+    """
 
     plan: StepPlan
     rows: Ints
     ids: Tensor
-    logits: Tensor | None
+    logprobs: dict[int, tuple[Tensor, Tensor]]
     done: Event
 
 
@@ -107,10 +125,7 @@ class ModelRunner:
     def __init__(self, platform: Platform, limits: Limits, program: TargetProgram, runners: Runners) -> None:
         """Capture each runner's keys. The first that has a key runs it; the last runs what none has captured."""
         self.platform = platform
-        self.state = DeviceState(platform, limits)
-        self._buffers = StepBuffers(platform, limits)
         self._program = program
-        program.stage = self._stage
         self._ring = [platform.host_buffer((limits.max_rows,), torch.int32) for _ in range(limits.depth + 1)]
         self.eager_steps = 0
         self._runners: dict[StepKey, GraphRunner] = {}
@@ -118,62 +133,56 @@ class ModelRunner:
             with torch.inference_mode():
                 runner.prepare(program, keys)
             self._runners = dict.fromkeys(keys, runner) | self._runners
-        self._eager = list(runners)[-1]
-
-    def _stage(self, key: StepKey) -> StepTensors:
-        """A step of padding rows, once it is on the device: the next may take its place on the host."""
-        step = self._buffers.build(StepPlan(0, key, 0, 0, {}), self.state)
-        done = self.platform.new_event()
-        done.record()
-        done.synchronize(timeout=300.0)
-        return step
+        self._last_resort = list(runners)[-1]
 
     @torch.inference_mode()
     def forward(self, plan: StepPlan) -> Handle:
         """Launch a step. Mutates KV pages and the device state; does not wait for the device."""
-        self.state.apply(plan)
-        step = self._program.step = self._buffers.build(plan, self.state)
-        self._program.key = plan.key
-        runner = self._runners.get(plan.key, self._eager)
-        self.eager_steps += runner is self._eager
+        step = self._program.stage(plan)
+        runner = self._runners.get(plan.key, self._last_resort)
+        self.eager_steps += runner is self._last_resort
         outputs = runner.run(self._program, plan.key)
-        n = len(step.sampling)
-        logits = outputs["logits"][:n]
-        ids = self._sample(plan, step, logits)
+        n = len(step.rows)
+        ids, logprobs = self._sample(plan, step, outputs["logits"][:n])
         host = self._ring[plan.step % len(self._ring)][:n]
         host.copy_(ids, non_blocking=True)
         done = self.platform.new_event()
         done.record()
-        kept = logits if plan.flags & StepFlag.LOGPROBS else None
-        return Handle(plan, step.sampling, host, kept, done)
+        return Handle(plan, step.rows, host, logprobs, done)
 
-    def _sample(self, plan: StepPlan, step: StepTensors, logits: Tensor) -> Tensor:
-        if len(step.sampling) == 0:
-            return step.batch.slots[:0]
+    def _sample(
+        self, plan: StepPlan, step: StepTensors, logits: Tensor
+    ) -> tuple[Tensor, dict[int, tuple[Tensor, Tensor]]]:
+        if len(step.rows) == 0:
+            return step.batch.slots[:0], {}
+        state, kept = self._program.state, logits
         if plan.flags & StepFlag.GREEDY:
             ids = logits.argmax(dim=-1).int()
         else:
             if plan.flags & StepFlag.LOGPROBS:
                 logits = logits.clone()  # suppression must not show in reported log-probabilities
-            ids = sample(logits, step.sample_slots, step.sample_positions, self.state)
-        self.state.last_token[step.sample_slots] = ids
-        return ids
+            ids = sample(logits, step.sampling, state)
+        state.last_token[step.sampling.slots] = ids
+        if not plan.flags & StepFlag.LOGPROBS:
+            return ids, {}
+        wanted, flags = state.admitted["logprobs"][step.sampling.host_slots], plan.column(Column.ROW_FLAGS)
+        return ids, {
+            int(row): self._to_host(log_probabilities(kept[i], ids[i : i + 1], int(wanted[i])))
+            for i, row in enumerate(step.rows)
+            if flags[row] & RowFlag.LOGPROBS
+        }
+
+    def _to_host(self, pair: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        ids, values = (self.platform.host_buffer(one.shape, one.dtype).copy_(one, non_blocking=True) for one in pair)
+        return ids, values
 
     @torch.inference_mode()
     def collect(self, handle: Handle) -> StepOutput:
         """Wait for that step only, and bring its tokens to the host."""
         handle.done.synchronize(timeout=300.0)
-        plan = handle.plan
-        ids = np.full(plan.rows, -1, np.int32)
+        ids = np.full(handle.plan.rows, -1, np.int32)
         ids[handle.rows] = handle.ids.numpy()
-        output = StepOutput(ids)
-        if handle.logits is not None:
-            flags, slots = plan.column(Column.ROW_FLAGS), plan.column(Column.ROW_SLOT)
-            for i, row in enumerate(handle.rows.tolist()):
-                if flags[row] & RowFlag.LOGPROBS:
-                    n_top = int(self.state.logprobs[slots[row]])
-                    output.logprobs[row] = log_probabilities(handle.logits[i], handle.ids[i], n_top)
-        return output
+        return StepOutput(ids, {row: (top.numpy(), values.numpy()) for row, (top, values) in handle.logprobs.items()})
 
     def warm_up(self, tokens: int, *, prompt: bool) -> None:
         """Run a step of one padding row, so that the first request does not pay for kernel selection."""

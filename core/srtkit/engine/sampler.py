@@ -5,16 +5,29 @@ against the largest probability. A token is then drawn by inverting the cumulati
 uniform number that is a function of (seed, position) alone, so a row's tokens do not depend on the batch.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from srtkit.engine.state import DeviceState
+from srtkit.spec.step_plan import Ints
 
 # splitmix64 (Steele, Lea, Flood 2014: "Fast splittable pseudorandom number generators"), as int64.
 _GOLDEN = 0x9E3779B97F4A7C15 - 2**64
 _MIX_1 = 0xBF58476D1CE4E5B9 - 2**64
 _MIX_2 = 0x94D049BB133111EB - 2**64
+
+
+@dataclass
+class Sampling:
+    """The rows that sample: slots and the positions of their new tokens, int64 [N] on the device, int32 on the host."""
+
+    slots: Tensor
+    positions: Tensor
+    host_slots: Ints
+    host_positions: Ints
 
 
 def _shift(x: Tensor, n: int) -> Tensor:
@@ -31,46 +44,42 @@ def uniform(seed: Tensor, position: Tensor) -> Tensor:
     return _shift(x, 11).double() * 2.0**-53
 
 
-def sample(logits: Tensor, slots: Tensor, positions: Tensor, state: DeviceState) -> Tensor:
+def sample(logits: Tensor, step: Sampling, state: DeviceState) -> Tensor:
     """Sample one token a row: float32 logits [N, vocab] → int32 [N].
 
-    `slots` int64 [N] row slots; `positions` int64 [N], the position of the token to be sampled.
-    Mutates `logits` where a row's stop ids are suppressed (before min_tokens).
+    Mutates `logits` where a row's stop ids are suppressed (before min_tokens). Which rows need what is decided on the
+    host, so that nothing waits for the device.
     """
-    _suppress_stops(logits, slots, positions, state)
+    rows = state.admitted[step.host_slots]
+    _suppress_stops(logits, step, rows["min_position"], state)
     ids = logits.argmax(dim=-1)
-    temperature = state.temperature[slots]
-    drawn = (temperature > 0).nonzero().squeeze(1)
-    if len(drawn):
-        ids[drawn] = _draw(logits[drawn], slots[drawn], positions[drawn], state)
+    drawn = np.flatnonzero(rows["temperature"] > 0)
+    ranked = (rows["top_k"] > 0) | (rows["top_p"] < 1)
+    for part, by_rank in ((drawn[~ranked[drawn]], False), (drawn[ranked[drawn]], True)):
+        if len(part):
+            index = state.upload(part)
+            ids[index] = _draw(logits[index], step.slots[index], step.positions[index], state, by_rank=by_rank)
     return ids.int()
 
 
-def _suppress_stops(logits: Tensor, slots: Tensor, positions: Tensor, state: DeviceState) -> None:
-    early = (positions < state.min_position[slots]).nonzero().squeeze(1)
-    if len(early) == 0:
-        return
-    stops = state.stop_ids[slots[early]].long()
-    row, column = (stops >= 0).nonzero(as_tuple=True)
-    logits[early[row], stops[row, column]] = -torch.inf
+def _suppress_stops(logits: Tensor, step: Sampling, min_position: Ints, state: DeviceState) -> None:
+    early = np.flatnonzero(step.host_positions < min_position)
+    stops = state.stop_ids[step.host_slots[early]]
+    row, column = (stops >= 0).nonzero()
+    if len(row):
+        rows, ids = state.upload(np.stack((early[row], stops[row, column])))
+        logits[rows, ids] = -torch.inf
 
 
-def _draw(logits: Tensor, slots: Tensor, positions: Tensor, state: DeviceState) -> Tensor:
+def _draw(logits: Tensor, slots: Tensor, positions: Tensor, state: DeviceState, *, by_rank: bool) -> Tensor:
     """Rows that need ranks are sorted; the others are not. Each row's own parameters decide, not the batch."""
     full = torch.softmax(logits / state.temperature[slots, None], dim=-1)
     u = uniform(state.seed[slots], positions)
-    top_k, top_p, min_p = state.top_k[slots], state.top_p[slots], state.min_p[slots]
-    probs = torch.where(full < min_p[:, None] * full.amax(dim=-1, keepdim=True), 0.0, full)
-    ranked = (top_k > 0) | (top_p < 1)
-    ids = torch.empty(len(probs), dtype=torch.int64, device=probs.device)
-    plain, by_rank = (~ranked).nonzero().squeeze(1), ranked.nonzero().squeeze(1)
-    if len(plain):
-        ids[plain] = _invert(probs[plain], u[plain])
-    if len(by_rank):
-        # min-p only removes from the tail, so applying it before the ranks changes what top-p sees
-        # by nothing but the removed mass: top-p is therefore taken over the unfiltered mass.
-        ids[by_rank] = _draw_ranked(full[by_rank], probs[by_rank], top_k[by_rank], top_p[by_rank], u[by_rank])
-    return ids
+    min_p = state.min_p[slots, None]
+    # min-p only removes from the tail, so applying it before the ranks changes what top-p sees
+    # by nothing but the removed mass: top-p is therefore taken over the unfiltered mass.
+    probs = torch.where(full < min_p * full.amax(dim=-1, keepdim=True), 0.0, full)
+    return _draw_ranked(full, probs, state.top_k[slots], state.top_p[slots], u) if by_rank else _invert(probs, u)
 
 
 def _draw_ranked(full: Tensor, filtered: Tensor, top_k: Tensor, top_p: Tensor, u: Tensor) -> Tensor:
@@ -93,13 +102,11 @@ def _invert(weights: Tensor, u: Tensor) -> Tensor:
     return torch.searchsorted(cumulative, target, right=True).squeeze(1).clamp_(max=weights.shape[-1] - 1)
 
 
-def log_probabilities(logits: Tensor, ids: Tensor, n_top: int) -> tuple[np.ndarray, np.ndarray]:
-    """Natural log-probabilities of the unscaled distribution of one row: (ids [1 + n], values [1 + n]).
+def log_probabilities(logits: Tensor, token: Tensor, n_top: int) -> tuple[Tensor, Tensor]:
+    """Natural log-probabilities of the unscaled distribution of one row, on the device: ids int32 [1 + n], values.
 
-    The sampled token comes first, then the `n_top` likeliest.
+    The sampled token, int32 [1], comes first, then the `n_top` likeliest.
     """
     logprobs = torch.log_softmax(logits.float(), dim=-1)
     values, top = logprobs.topk(n_top)
-    token = ids.reshape(1).long().to(logits.device)
-    all_ids = torch.cat((token, top)).int()
-    return all_ids.cpu().numpy(), torch.cat((logprobs[token], values)).cpu().numpy()
+    return torch.cat((token, top.int())), torch.cat((logprobs[token], values))

@@ -1,9 +1,10 @@
-"""Device mirrors of running sequences, indexed by row slot, at fixed addresses. Slot 0 is padding.
+"""What the sampler and the page tables know of running sequences, indexed by row slot. Slot 0 is padding.
 
 Written only here (from a plan's admit, release and page-write columns) and by the sampler
-(`last_token`). Knows no rows, no model and no cache.
+(`last_token`). Nothing here waits for the device. Knows no rows, no model and no cache.
 """
 
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,15 @@ from srtkit.spec.facts import Limits
 from srtkit.spec.platform import Platform
 from srtkit.spec.step_plan import ADMIT, MAX_STOP_IDS, Column, Ints, StepPlan
 
+Array = np.ndarray[Any, Any]
+
 
 class DeviceState:
     """Mirrors for `limits.max_rows` slots and slot 0.
 
-    Device tensors: `last_token` int32 [S]; `page_table` int32 [S, max_pages]; `temperature`, `top_p`,
-    `min_p` float32 [S]; `top_k`, `min_position` int32 [S]; `seed` int64 [S]; `stop_ids` int32
-    [S, MAX_STOP_IDS], -1 filled. `host_pages` is the page table's numpy twin; `logprobs` numpy [S].
+    Device tensors at fixed addresses: `last_token` int32 [S]; `page_table` int32 [S, max_pages]; `temperature`,
+    `top_p`, `min_p` float32 [S]; `top_k` int32 [S]; `seed` int64 [S]. On the host: `host_pages`, the page table's
+    twin; `admitted`, records of ADMIT [S]; `stop_ids` [S, MAX_STOP_IDS], -1 filled.
     """
 
     def __init__(self, platform: Platform, limits: Limits) -> None:
@@ -33,40 +36,44 @@ class DeviceState:
         self.page_table = zeros(torch.int32, n, limits.max_pages)
         self.temperature, self.top_p, self.min_p = (zeros(torch.float32, n) for _ in range(3))
         self.top_k = zeros(torch.int32, n)
-        self.min_position = zeros(torch.int32, n)
         self.seed = zeros(torch.int64, n)
-        self.stop_ids = zeros(torch.int32, n, MAX_STOP_IDS).fill_(-1)
         self.host_pages: Ints = np.zeros((n, limits.max_pages), np.int32)
-        self.logprobs: Ints = np.full(n, -1, np.int32)
+        self.admitted: Array = np.zeros(n, ADMIT)
+        self.stop_ids: Ints = np.full((n, MAX_STOP_IDS), -1, np.int32)
+        self._platform = platform
+        self._uploads: deque[list[Tensor]] = deque([[]], limits.depth + 1)  # of each step that may be under way
 
     def apply(self, plan: StepPlan) -> None:
-        """Take over what changed: released and admitted slots, page writes."""
+        """Take over what changed: released and admitted slots, page writes. The first call of a step."""
+        self._uploads.append([])
         if len(released := plan.column(Column.RELEASE)):
             self.host_pages[released] = 0
-            self.page_table[torch.from_numpy(released.astype(np.int64)).to(self.page_table.device)] = 0
+            self.page_table.index_fill_(0, self.upload(released.astype(np.int64)), 0)
         if len(plan.column(Column.ADMIT)):
             self._admit(plan.column(Column.ADMIT).view(ADMIT), plan.records(Column.STOP_IDS, 2))
-        writes = plan.records(Column.PAGE_WRITES, 4)
-        if len(writes):
+        if len(writes := plan.records(Column.PAGE_WRITES, 4)):
             self.host_pages[writes[:, 1], writes[:, 2]] = writes[:, 3]
-            device = torch.from_numpy(writes.astype(np.int64)).to(self.page_table.device)
-            self.page_table[device[:, 1], device[:, 2]] = device[:, 3].int()
+            slots, index, pages = self.upload(writes[:, 1:].T)
+            self.page_table[slots, index] = pages
 
-    def _admit(self, records: np.ndarray[Any, Any], stops: Ints) -> None:
+    def upload(self, array: Array) -> Tensor:
+        """A small array on the device, without waiting for it; the host's copy lives as long as the step may run."""
+        host = self._platform.host_buffer(array.shape, torch.from_numpy(np.empty(0, array.dtype)).dtype)
+        host.numpy()[:] = array
+        self._uploads[-1].append(host)
+        return host.to(self.page_table.device, non_blocking=True)
+
+    def _admit(self, records: Array, stops: Ints) -> None:
         """Take over records of dtype ADMIT, and (slot, id) pairs of stop ids."""
-        device = self.seed.device
-
-        def column(name: str) -> Tensor:
-            return torch.from_numpy(np.ascontiguousarray(records[name])).to(device)
-
-        slots = column("slot").long()
-        for name, mirror in (
-            *(("temperature", self.temperature), ("top_p", self.top_p), ("min_p", self.min_p), ("top_k", self.top_k)),
-            *(("seed", self.seed), ("min_position", self.min_position)),
-        ):
-            mirror[slots] = column(name)
-        self.logprobs[records["slot"]] = records["logprobs"]
+        slots = records["slot"]
+        self.admitted[slots] = records
         self.stop_ids[slots] = -1
         for slot in np.unique(stops[:, 0]):
             ids = stops[stops[:, 0] == slot, 1]
-            self.stop_ids[int(slot), : len(ids)] = torch.from_numpy(ids.copy()).to(device)
+            self.stop_ids[slot, : len(ids)] = ids
+        index = self.upload(slots)
+        for name, mirror in (
+            *(("temperature", self.temperature), ("top_p", self.top_p), ("min_p", self.min_p), ("top_k", self.top_k)),
+            ("seed", self.seed),
+        ):
+            mirror[index] = self.upload(records[name])

@@ -179,8 +179,9 @@ def _rank(run: Run, folder: Path) -> Iterator[Rank]:
     rank = subprocess.Popen(command, stdin=subprocess.PIPE, env=rank_environment(run.defaults), process_group=0)
     try:
         assert rank.stdin is not None
-        rank.stdin.write(msgspec.json.encode(run.rank_spec(folder)) + b"\n")
-        rank.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # it has ended already: whoever waits for it says how
+            rank.stdin.write(msgspec.json.encode(run.rank_spec(folder)) + b"\n")
+            rank.stdin.flush()
         yield rank
     finally:
         try:

@@ -160,8 +160,12 @@ class Service:
 
     async def control(self, op: str) -> Any:
         """Have the engine do an operation; its answer. Raises `EngineError` or `TransportTimeout`."""
-        waiter = self._replies[self.frontend.control(op)] = asyncio.get_running_loop().create_future()
-        reply = await in_time(waiter)
+        number = self.frontend.control(op)
+        waiter = self._replies[number] = asyncio.get_running_loop().create_future()
+        try:
+            reply = await in_time(waiter)
+        finally:
+            self._replies.pop(number, None)
         if reply.error:
             raise EngineError("engine", reply.error)
         return reply.value

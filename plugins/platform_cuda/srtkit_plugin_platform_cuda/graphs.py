@@ -53,10 +53,14 @@ class CudaGraph(GraphHandle):
 
 
 class CudaGraphs(GraphPrimitives):
-    """Captures on a stream of its own, as CUDA wants it: the default stream cannot be captured."""
+    """Captures on a stream of its own, as CUDA wants it: the default stream cannot be captured.
+
+    It is the same one for all: torch gives memory of a pool again only to the stream that had it.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def new_pool(self) -> CudaPool:
         """A pool without graphs."""
@@ -67,16 +71,15 @@ class CudaGraphs(GraphPrimitives):
         assert isinstance(pool, CudaPool)
         graph, name = torch.cuda.CUDAGraph(), pool.name()
         torch.cuda.synchronize(self._device)  # work before the capture may still use memory that it would take
-        side = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        with torch.cuda.stream(side):
+        with torch.cuda.stream(self._side):
             # thread_local: other threads may go on using the device.
             graph.capture_begin(pool=name, capture_error_mode="thread_local")
             try:
                 work()
+                graph.capture_end()  # reports what broke the capture and `work` did not
             except BaseException:
                 self._abandon(graph, name)
                 raise
-            graph.capture_end()
         return CudaGraph(graph, pool)
 
     def _abandon(self, graph: torch.cuda.CUDAGraph, name: Any) -> None:

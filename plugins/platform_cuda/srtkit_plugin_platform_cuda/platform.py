@@ -24,6 +24,9 @@ from srtkit_plugin_platform_cuda import PART, Options
 from srtkit_plugin_platform_cuda.driver import Found, found
 from srtkit_plugin_platform_cuda.graphs import CudaGraphs
 
+SPINNING, NAP = 50e-6, 20e-6
+"""Seconds: so long a wait only lets other threads run; a longer one leaves them the core, too."""
+
 
 class CudaEvent(Event):
     """A mark in a stream of torch's. One that was never recorded is passed."""
@@ -48,12 +51,13 @@ class CudaEvent(Event):
 
         Raises `EngineError` after `timeout` seconds, and with the driver's words when the device has failed.
         """
-        until = time.monotonic() + timeout
+        begun = time.monotonic()
         try:
             while not self._event.query():  # type: ignore[no-untyped-call]
-                if time.monotonic() > until:
+                waited = time.monotonic() - begun
+                if waited > timeout:
                     raise EngineError(PART, f"the device is still at work after {timeout:g} s", "look for a deadlock")
-                time.sleep(0)
+                time.sleep(0 if waited < SPINNING else NAP)
         except RuntimeError as error:
             raise EngineError(
                 PART, f"the device failed: {error}", "restart; CUDA_LAUNCH_BLOCKING=1 names the kernel"
