@@ -115,9 +115,12 @@ KINDS := transport attention server recurrent prefix_cache graph_runner model_lo
 PROVE := $(VENV)/bin/srt conformance selftest
 PROVERS = $(shell expr $(WORKERS) + 1)
 
+# What it finds, of all mutants in all seeds, is committed: docs/conformance/kill-matrix.md.
 selftest: $(ENV)
 	@mkdir -p .cache
+	@rm -f .cache/kill-matrix-*.md
 	@$(MAKE) --no-print-directory -j $(PROVERS) --output-sync=target $(KINDS:%=prove-%)
+	$(if $(ARGS),,$(PY) -m tools.kill_matrix)
 
 prove-%:
 	$(PROVE) --kind $* --matrix .cache/kill-matrix-$*.md $(ARGS)
@@ -128,9 +131,10 @@ selftest-quick: $(ENV)
 prove-quick-%:
 	@$(PROVE) --quick --kind $*
 
-# Every plugin of ours at level 2, as far as its device is here and its certificate does not hold any more; the reports
-# are committed with it, and docs/conformance/ is made of them. Any edit of a plugin outdates its certificate, so `check`
-# only tells; `full`, and whoever releases, insists.
+# Every plugin of ours at level 2, and the platforms of every machine at level 3, with every pair of all the others, as
+# far as its device is here and its certificate does not hold any more; the reports are committed with it, and
+# docs/conformance/ is made of them. Any edit of a plugin outdates its certificate, so `check` only tells; `full`, and
+# whoever releases, insists.
 certificates: $(ENV)
 	$(PY) -m tools.certify --at-once $(WORKERS) $(ARGS)
 	$(PY) -m tools.certify --current

@@ -1,7 +1,8 @@
 """Holds the contracts to their word: what differs from the released snapshots in core/api, and what that asks for.
 
-An addition needs a new minor, a break a new major; a break of what kinds share needs one of every kind. Knows
-where snapshots lie and how versions count; `tools.release` writes them. Usage: python -m tools.api
+An addition needs a new minor, a break a new major; a break of what kinds share needs one of every kind. An older
+major that has a snapshot needs an adapter. Knows where snapshots and adapters lie and how versions count;
+`tools.release` writes snapshots. Usage: python -m tools.api
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from tools.dists import ROOT
 
 SOURCE = ROOT / "core"
 SNAPSHOTS = ROOT / "core" / "api"
+ADAPTERS = Path("srtkit", "plugins", "adapters")
+"""Below the source: `<kind>_v<major>.py` makes of a plugin of that older major one of the present."""
 SHARED_VERSION = (1, 0)
 """Of what belongs to no kind alone. The versions of the kinds stand in `srtkit.spec.versions`."""
 
@@ -28,12 +31,16 @@ VERSIONS: dict[str, Version] = {kind: (c.major, c.minor) for kind, c in CONTRACT
 
 @dataclass(frozen=True)
 class Part:
-    """A kind, or what kinds share: the version it claims, its last released one, and what came since."""
+    """A kind, or what kinds share: the version it claims, its last released one, and what came since.
+
+    `unadapted` are modules that would adapt plugins of older majors, and that are not there.
+    """
 
     name: str
     version: Version
     released: Version | None
     since: tuple[Difference, ...] = ()
+    unadapted: tuple[str, ...] = ()
 
     @property
     def breaks(self) -> bool:
@@ -56,6 +63,8 @@ class Part:
             return f"breaks {last}: it must become {major + 1}.0, and {last} needs an adapter"
         if self.since and self.version == self.released:
             return f"adds to {last}: it must become {major}.{minor + 1}"
+        if self.unadapted:
+            return f"is {text(self.version)}, and plugins of an older major need an adapter: {self.unadapted[0]}"
         return ""
 
 
@@ -87,8 +96,17 @@ def parts(source: Path = SOURCE, snapshots: Path = SNAPSHOTS, versions: Mapping[
     for name, api in read(source).items():
         last = max(released(name, snapshots), default=None)
         since = () if last is None else tuple(differences(snapshot(name, last, snapshots), api))
-        found.append(Part(name, versions[name], last, since))
+        unadapted = tuple(_unadapted(name, source, snapshots, versions[name]))
+        found.append(Part(name, versions[name], last, since, unadapted))
     return found
+
+
+def _unadapted(name: str, source: Path, snapshots: Path, version: Version) -> Iterator[str]:
+    """What kinds share needs no adapter of its own: its break is one of every kind."""
+    for major in sorted({major for major, _ in released(name, snapshots)} if name != SHARED else ()):
+        adapter = ADAPTERS / f"{name}_v{major}.py"
+        if major < version[0] and not (source / adapter).is_file():
+            yield adapter.as_posix()
 
 
 def faults(found: list[Part]) -> Iterator[str]:

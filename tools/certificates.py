@@ -18,10 +18,14 @@ HEAD = """<!-- Made by `make docs` from the certificates in plugins/. Edit tools
 
 # Certificates
 
-What the [conformance suite](../../conformance/README.md) found of the plugins of this repository. `make certificates`
-makes them. Each plugin carries its own, with a digest of all other files of its distribution, so that
-`srt plugins show KIND:NAME` can say whether the installed files are those that were checked: valid, other files, or
-expired (after a year, or when core speaks another version of the contract).
+What the [conformance suite](../../conformance/README.md) found of the plugins of this repository; the
+[kill matrix](kill-matrix.md) shows what it finds of wrong ones. `make certificates` makes the certificates. Each plugin
+carries its own, with a digest of all other files of its distribution, so that `srt plugins show KIND:NAME` can say
+whether the installed files are those that were checked: valid, other files, or expired (after a year, or when core
+speaks another version of the contract).
+
+Level 3 is through real servers. `platform:cpu` and `platform:fakedev` are certified at it: a platform is served with
+every pair of all other plugins that run on it, so theirs are of all of them. The others are certified at level 2.
 
 """
 WORDS = """

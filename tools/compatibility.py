@@ -49,7 +49,8 @@ source with the newest, and fails
 - for a **break** without a new major: anything that was there and is not, or is different, and whatever an
   implementation of the older version would lack: a new abstract method, another argument of a method, a field
   without a default. A changed type or default is a break in either direction;
-- for a break of what kinds share, unless every kind gets a new major.
+- for a break of what kinds share, unless every kind gets a new major;
+- for a **major** above one that has a snapshot, without `core/srtkit/plugins/adapters/<kind>_v<old major>.py`.
 
 It cannot see what a docstring promises. A promise that becomes stricter is a break, too, and review is what finds it;
 the conformance suite's older checks must go on passing on the plugins in `tests/frozen/`.
@@ -70,7 +71,9 @@ It needs a new major, and an adapter so that plugins of the old one work for at 
 1. Raise the major: the group becomes `srtkit.<kind>.v2`, so that both are told apart before anything is imported.
 2. What plugins of the old major import stays importable under its name; what replaces it gets another.
 3. Core goes on accepting the old group for this kind, and an adapter makes of the old descriptor one of the new
-   major: its `build` calls the old `build` and wraps the object. What the old one cannot say is a no.
+   major: its `build` calls the old `build` and wraps the object. What the old one cannot say is a no. It is the module
+   `core/srtkit/plugins/adapters/<kind>_v1.py`, and `make api` fails without it as long as `core/api/` has a snapshot of
+   the old major: when support ends, snapshot, adapter and frozen plugin go together, in a change that says so.
 4. The frozen plugin of the old major in `tests/frozen/` passes the new suite through the adapter.
 
 No kind has had a break yet. So core has no adapter and refuses every other major.

@@ -31,11 +31,14 @@ from srtkit_plugin_attention_triton.tiles import Tile
 
 Q_HEADS, KV_HEADS, HEAD = 32, 8, 128
 L2 = 400 << 20
-DECODE = [(1, 256), (1, 8192), (16, 8192), (64, 4096), (64, 8192), (128, 2048), (256, 600), (1, 131072)]
+DECODE = [(1, 256), (1, 8192), (16, 8192), (64, 1056), (64, 4096), (64, 8192), (128, 2048), (256, 600), (1, 131072)]
 EXTEND = [(1, 0, 8192), (1, 32768, 512), (4, 4096, 2048), (8, 0, 1024)]
-SWEPT = {("decode", 1, 8191), ("decode", 16, 8191)}
+SWEPT = {("decode", 64, 1055), ("decode", 256, 599)}
 SWEEP = {
-    "decode": [Tile(16, tile, warps, stages) for tile, warps, stages in ((32, 2, 2), (64, 4, 2), (128, 4, 2))],
+    "decode": [
+        Tile(16, tile, warps, stages)
+        for tile, warps, stages in ((32, 2, 2), (32, 2, 3), (32, 2, 4), (64, 4, 2), (64, 4, 3), (64, 2, 2))
+    ],
     "extend": [
         Tile(m, tile, warps, stages)
         for m, tile, warps, stages in ((64, 64, 4, 2), (64, 64, 4, 3), (128, 64, 8, 2), (128, 128, 8, 2))

@@ -1,6 +1,7 @@
 """Where a decode step's time goes: host time by part of the loop, kernels by name, and how long the GPU idles.
 
     python -m bench.gpu.profile [--batch 1 64 256] [--prompt 1024] [--steps 64] [--runner cuda-full] [--out FILE]
+    python -m bench.gpu.profile --rounds        the 256 requests of G1: how many steps of which kind, and their time
 
 Two runs a batch: one with clocks around the loop's parts, one under torch's profiler, for the GPU alone.
 """
@@ -21,21 +22,23 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from bench.gpu.serve import SHAPES, fixed, made_up, seconds
-from srtkit import Engine
+from bench.gpu.engine import Bare
+from bench.gpu.serve import SHAPES, fixed, made_up, varied
 from srtkit.engine.buffers import StepBuffers
 from srtkit.engine.loop import EngineLoop
 from srtkit.engine.runner import ModelRunner, TargetProgram
 from srtkit.engine.state import DeviceState
 from srtkit.scheduler.scheduler import Scheduler
+from srtkit.spec.step_plan import StepPlan
 
 PARTS: dict[str, tuple[type, str]] = {
     "turn": (EngineLoop, "turn"),
     "absorb": (EngineLoop, "_absorb"),
     "plan": (Scheduler, "plan"),
     "forward": (ModelRunner, "forward"),
-    "forward/apply": (DeviceState, "apply"),
-    "forward/build": (StepBuffers, "build"),
+    "forward/stage": (TargetProgram, "stage"),
+    "forward/stage/apply": (DeviceState, "apply"),
+    "forward/stage/build": (StepBuffers, "build"),
     "forward/before": (TargetProgram, "before"),
     "forward/sample": (ModelRunner, "_sample"),
     "collect (waits)": (ModelRunner, "collect"),
@@ -76,10 +79,10 @@ class Clocks:
         return timed
 
 
-def host(one: Engine, batch: int, n_prompt: int, steps: int) -> dict[str, float]:
+def host(one: Bare, batch: int, n_prompt: int, steps: int) -> dict[str, float]:
     """Microseconds of each part in a decode step, the median over steps."""
     with Clocks() as clocks:
-        seconds(one, fixed(batch, n_prompt, steps, 1))
+        one.seconds(fixed(batch, n_prompt, steps, 1))
     return {
         name: round(statistics.median(taken[-steps + SKIPPED : -SKIPPED]) * 1e6)
         for name, taken in clocks.taken.items()
@@ -87,10 +90,10 @@ def host(one: Engine, batch: int, n_prompt: int, steps: int) -> dict[str, float]
     }
 
 
-def device(one: Engine, batch: int, n_prompt: int, steps: int, trace: Path) -> dict[str, Any]:
+def device(one: Bare, batch: int, n_prompt: int, steps: int, trace: Path) -> dict[str, Any]:
     """Of the last decode steps: the GPU's idle share, and the kernels with most time a step."""
     with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU], acc_events=True) as profiler:
-        seconds(one, fixed(batch, n_prompt, steps, 2))
+        one.seconds(fixed(batch, n_prompt, steps, 2))
         torch.cuda.synchronize()
     profiler.export_chrome_trace(str(trace))
     events = json.loads(trace.read_text())["traceEvents"]
@@ -122,6 +125,34 @@ def device(one: Engine, batch: int, n_prompt: int, steps: int, trace: Path) -> d
     }
 
 
+def rounds(one: Bare) -> dict[str, Any]:
+    """Steps, seconds and milliseconds a step of G1: mixed ones, and decode steps by captured rows."""
+    keys: list[str] = []
+    forward, turn = ModelRunner.forward, EngineLoop.turn
+    spent: dict[str, list[float]] = defaultdict(list)
+
+    def noting(self: ModelRunner, plan: StepPlan) -> Any:
+        keys.append(f"decode {plan.key.rows:3}" if plan.key.q_len else "mixed")
+        return forward(self, plan)
+
+    def timed(self: EngineLoop) -> None:
+        begin = time.perf_counter()
+        turn(self)
+        spent[keys[-1] if keys else "mixed"].append(time.perf_counter() - begin)
+
+    one.seconds(varied())
+    ModelRunner.forward, EngineLoop.turn = noting, timed  # type: ignore[method-assign]
+    try:
+        whole = one.seconds(varied())
+    finally:
+        ModelRunner.forward, EngineLoop.turn = forward, turn  # type: ignore[method-assign]
+    lines = {
+        key: {"steps": len(taken), "s": round(sum(taken), 3), "ms": round(statistics.mean(taken) * 1e3, 2)}
+        for key, taken in sorted(spent.items())
+    }
+    return {"s": round(whole, 3), "steps": lines}
+
+
 GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 
 
@@ -136,12 +167,16 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=64)
     parser.add_argument("--runner", nargs="*", default=["cuda-full", "eager"])
     parser.add_argument("--shape", choices=SHAPES, default="qwen3-0.6b")
+    parser.add_argument("--rounds", action="store_true")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name, made_up(Path(name), arguments.shape, arguments.runner) as one:
-        for batch in arguments.batch:
-            seconds(one, fixed(batch, arguments.prompt, 8, 0))
+        if arguments.rounds:
+            found["G1"] = rounds(one)
+            print(json.dumps(found), flush=True)
+        for batch in () if arguments.rounds else arguments.batch:
+            one.seconds(fixed(batch, arguments.prompt, 8, 0))
             found[str(batch)] = {
                 "host_us": host(one, batch, arguments.prompt, arguments.steps),
                 "gpu": device(one, batch, arguments.prompt, arguments.steps, Path(name) / "trace.json"),

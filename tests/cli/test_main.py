@@ -50,9 +50,16 @@ def test_help_lists_own_commands_and_those_of_others_without_importing_them(site
     assert done.code == 0
     for name in OWN:
         assert f"\n  {name} " in done.out
-    assert "hello      from toy-cli-hello 1.0" in done.out
+    assert "hello      from toy-cli-hello 1.0\n" in done.out
     assert "toy_cli_hello" not in sys.modules
     assert "examples:" in done.out
+
+
+def test_help_says_what_commands_of_others_do_by_their_metadata(site: Site, srt: Srt) -> None:
+    site.plugin("cli", "hello", "raise AssertionError('imported')")
+    (metadata,) = site.path.glob("*.dist-info/METADATA")
+    metadata.write_text(metadata.read_text() + "Summary: says hello\n")
+    assert "\n  hello      says hello, from toy-cli-hello 1.0\n" in srt("--help").out
 
 
 def test_without_arguments_help_is_a_usage_error(srt: Srt) -> None:
@@ -75,6 +82,19 @@ def test_every_own_command_has_help_with_its_arguments(srt: Srt, name: str) -> N
     done = srt(name, "--help")
     assert done.code == 0
     assert done.out.startswith(f"usage: srt {name}")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[name] for name in OWN]
+    + [["plugins", action] for action in ("list", "show", "trace")]
+    + [["config", action] for action in ("check", "schema", "init")],
+    ids=" ".join,
+)
+def test_every_help_shows_an_example_of_itself(srt: Srt, words: list[str]) -> None:
+    _, examples, after = srt(*words, "--help").out.rpartition("example")
+    assert examples
+    assert f"srt {' '.join(words)}" in after
 
 
 def test_both_forms_of_config(srt: Srt) -> None:

@@ -24,16 +24,38 @@ def srtkit_attention():
     fine = torch_plugin.srtkit_attention()
     return replace(fine, capabilities=lambda facts: replace(fine.capabilities(facts), page_sizes=(64,)))
 """
+TIERED = """
+from dataclasses import replace
+from srtkit.spec.capabilities import YES
+from srtkit.spec.hookspecs import hookimpl
+import srtkit_plugin_cache_radix as radix
+
+@hookimpl
+def srtkit_prefix_cache():
+    one_tier = radix.srtkit_prefix_cache()
+    return replace(one_tier, capabilities=lambda options: replace(one_tier.capabilities(options), tiers=YES))
+"""
+NEEDY = """
+from dataclasses import replace
+from srtkit.spec.capabilities import Need
+from srtkit.spec.hookspecs import hookimpl
+import srtkit_plugin_cache_radix as radix
+
+@hookimpl
+def srtkit_prefix_cache():
+    return replace(radix.srtkit_prefix_cache(), needs=lambda options: (Need("inner", "prefix_cache", "chunk"),))
+"""
 
 Start = Callable[..., AbstractContextManager[LiveServer]]
 
 
 @pytest.fixture(autouse=True)
-def _sigterm() -> Iterator[None]:
-    """`srt serve`, run in this process until it fails, sets a handler."""
-    handler = signal.getsignal(signal.SIGTERM)
+def _signals() -> Iterator[None]:
+    """`srt serve`, run in this process until it fails, sets handlers."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     yield
-    signal.signal(signal.SIGTERM, handler)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")
@@ -50,12 +72,14 @@ def config(model: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """Installs attention plugins `wrapped`, `unimportable` and `coarse` (pages of 64 tokens) for child processes."""
+    """Attention `wrapped`, `unimportable`, `coarse` (pages of 64) and caches `tiered`, `needy`, for child processes."""
     site = Site(tmp_path_factory.mktemp("site"))
     source = Path(tiny.__file__).with_name("wrapped_attention.py").read_text()
     site.plugin("attention", "wrapped", source)
     site.plugin("attention", "unimportable", 'raise RuntimeError("no instrument found")\n')
     site.plugin("attention", "coarse", COARSE)
+    site.plugin("prefix_cache", "tiered", TIERED)
+    site.plugin("prefix_cache", "needy", NEEDY)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(site.path), prepend=os.pathsep)
         yield site

@@ -6,6 +6,7 @@ One that raises at import is in test_mistakes.py, and as the reason for a fallba
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,16 +19,33 @@ from tests.live_server.conftest import Start
 from tests.plugins.toys import Site
 
 
-def test_at_build(config: Path, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("fail", "raised", "remedy"),
+    [
+        (
+            "build",
+            "RuntimeError while starting: the strings are out of tune",
+            "report it to its author with the lines above, or name another plugin under [attention]",
+        ),
+        (
+            "import",
+            "ModuleNotFoundError while starting: No module named 'no_such_vendor'",
+            "update or reinstall toy-attention-wrapped, or pip install no_such_vendor; `pip check` says what it lacks",
+        ),
+    ],
+)
+def test_at_build(
+    config: Path, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fail: str, raised: str, remedy: str
+) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    sets = ["--set", "attention.use=wrapped", "--set", "attention.options.fail=build", "--set", "server.port=0"]
+    sets = ["--set", "attention.use=wrapped", "--set", f"attention.options.fail={fail}", "--set", "server.port=0"]
     command = [sys.executable, "-m", "srtkit", "serve", str(config), *sets]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.stdout == ""
-    assert "error: attention:wrapped: raised RuntimeError while starting: the strings are out of tune" in done.stderr
-    assert "toy_attention_wrapped.py" in done.stderr
+    assert f"error: attention:wrapped: raised {raised} (" in done.stderr
+    assert re.search(r"toy_attention_wrapped\.py:\d+ in build", done.stderr)
     assert "toy-attention-wrapped 1.0, entry point srtkit.attention.v1: wrapped" in done.stderr
-    assert "remedy: update or reinstall toy-attention-wrapped; `pip check`" in done.stderr
+    assert f"remedy: {remedy}" in done.stderr
     assert "Fatal" not in done.stderr
     assert done.returncode == PluginBroken.exit_code
     assert list(tmp_path.iterdir()) == []
@@ -57,4 +75,5 @@ def test_in_a_step(start: Start, tmp_path: Path) -> None:
         assert json.loads(body)["error"]["message"].startswith("the engine has stopped")
         assert server.process.wait(10) == EngineError.exit_code
         assert f"error: {sentence}" in server.output()
-        assert "toy_attention_wrapped.py" in server.output()
+        assert re.search(r"toy_attention_wrapped\.py:\d+ in fill", server.output())
+        assert "remedy: report it to its author with the lines above" in server.output()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +23,7 @@ from srtkit.cli.main import main
 from srtkit.parallel.launch import GRACE_SECONDS
 from srtkit.spec.errors import EngineError
 from tests.live import LiveServer
-from tests.live_server.clients import events, metrics, read_rest, send, wait_until
+from tests.live_server.clients import complete, events, metrics, read_rest, send, wait_until
 from tests.live_server.conftest import Start
 
 
@@ -71,19 +74,25 @@ def test_a_killed_server_takes_its_rank_along(start: Start, folders: Path) -> No
 
 @pytest.mark.parametrize(
     ("number", "code", "seconds"),
-    [(signal.SIGTERM, 128 + signal.SIGTERM, GRACE_SECONDS + 5), (signal.SIGINT, exits.INTERRUPTED, 5)],
-    ids=["SIGTERM", "Ctrl-C"],
+    [
+        (signal.SIGTERM, 128 + signal.SIGTERM, GRACE_SECONDS + 5),
+        (signal.SIGHUP, 128 + signal.SIGTERM, GRACE_SECONDS + 5),
+        (signal.SIGINT, exits.INTERRUPTED, 5),
+    ],
+    ids=["SIGTERM", "SIGHUP", "Ctrl-C"],
 )
 def test_a_signal_ends_it_in_order_and_open_requests_with_it(
     start: Start, folders: Path, number: int, code: int, seconds: float
 ) -> None:
     with busy(start, folders / "brake") as (server, streams):
         os.killpg(server.pid, number)  # as a terminal does
-        if number == signal.SIGTERM:
+        if number != signal.SIGINT:
             os.kill(server.children[0], number)  # service managers send it to every process
         ends = [read_rest(stream) for stream in streams]
         assert server.process.wait(seconds) == code
         assert "Traceback" not in server.output()
+        assert server.output().count(f" INFO stopping on {signal.Signals(number).name}: 3 requests are ended\n") == 1
+        assert server.output().count("stopping on") == 1
         assert server.output().endswith("\nstopped by Ctrl-C\n") == (number == signal.SIGINT)
         for end in ends:
             *_, last, done = events(end)
@@ -92,17 +101,58 @@ def test_a_signal_ends_it_in_order_and_open_requests_with_it(
     assert list(folders.iterdir()) == [folders / "brake"]
 
 
-def test_a_signal_during_the_start_ends_it_in_order(config: Path, folders: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "code", "said"),
+    [
+        (signal.SIGTERM, 128 + signal.SIGTERM, r"\S+ \S+ INFO stopping on SIGTERM during the start\n"),
+        (signal.SIGHUP, 128 + signal.SIGTERM, r"\S+ \S+ INFO stopping on SIGHUP during the start\n"),
+        (signal.SIGINT, exits.INTERRUPTED, "stopped by Ctrl-C\n"),
+    ],
+    ids=["SIGTERM", "SIGHUP", "Ctrl-C"],
+)
+def test_a_signal_during_the_start_ends_it_in_order(
+    config: Path, folders: Path, number: int, code: int, said: str
+) -> None:
     command = [sys.executable, "-m", "srtkit", "serve", "--config", str(config), "--set", "server.port=0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
     wait_until(lambda: bool(psutil.Process(process.pid).children()), 60)
     (rank,) = psutil.Process(process.pid).children()
-    os.killpg(process.pid, signal.SIGINT)
+    os.killpg(process.pid, number)
     output, _ = process.communicate(timeout=20)
-    assert process.returncode == exits.INTERRUPTED
-    assert output.decode() == "stopped by Ctrl-C\n"
+    assert process.returncode == code
+    assert re.fullmatch(said, output.decode())
     rank.wait(5)
     assert list(folders.iterdir()) == []
+
+
+def test_a_closed_terminal_ends_it_in_order(config: Path, folders: Path) -> None:
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "srtkit", "serve", "--config", str(config), "--set", "server.port=0"]
+    process = subprocess.Popen(
+        command,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # the terminal of its session
+    )
+    os.close(theirs)
+    output = b""
+    while b'"temperature": 0}\'\r\n' not in output:  # the end of the banner
+        output += os.read(ours, 1 << 16)
+    (rank,) = psutil.Process(process.pid).children()
+    os.close(ours)
+    assert process.wait(20) == 128 + signal.SIGTERM
+    rank.wait(5)
+    assert list(folders.iterdir()) == []
+
+
+def test_under_nohup_it_outlives_its_terminal(start: Start) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # which children inherit
+    with start() as server:
+        os.kill(server.pid, signal.SIGHUP)
+        assert complete(server, "Still here", 20)
+        assert "stopping on" not in server.output()
 
 
 def test_a_taken_port_is_noticed_before_weights_are_read(

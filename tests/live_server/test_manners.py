@@ -33,8 +33,8 @@ def test_the_banner_says_what_runs_in_twelve_lines(server: LiveServer) -> None:
     for plugin in ("platform-cpu", "attention-torch", "cache-radix", "transport-zmq", "models"):
         assert f"srtkit-plugin-{plugin} 0.1.0" in text
     assert f"context {tiny.CONTEXT:,}" in text
-    assert "weights" in text
-    assert "KV" in text
+    planned = r"planned: weights [\d,]+ \+ workspace [\d,]+ \+ KV [\d,]+ MiB \([\d,]+ tokens in pages of 16\)"
+    assert re.search(rf"memory  {planned} · engine process, peak so far: [\d,]+ MiB \(.*Python and torch", text)
     assert "DEGRADED" not in text
 
 

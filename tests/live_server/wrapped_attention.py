@@ -1,7 +1,7 @@
 """The source of a plugin that tests install under a name of their own: `torch`'s attention, slowed or failing.
 
-`fail` is when it raises: "build", or "step" once the file `trigger` exists. While the file `brake` exists, a step
-takes a twentieth of a second longer.
+`fail` is when it raises: "build", "import" (there, of a module that is missing), or "step" once the file `trigger`
+exists. While the file `brake` exists, a step takes a twentieth of a second longer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Options(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    fail: Literal["", "build", "step"] = ""
+    fail: Literal["", "import", "build", "step"] = ""
     trigger: str = ""
     brake: str = ""
 
@@ -34,6 +34,8 @@ def build(request: AttentionBuild) -> AttentionBackend:
 
     options = request.options
     assert isinstance(options, Options)
+    if options.fail == "import":
+        import no_such_vendor.kernels  # type: ignore[import-not-found]  # noqa: F401
     if options.fail == "build":
         raise RuntimeError("the strings are out of tune")
 

@@ -1,9 +1,14 @@
-"""The reference through the whole server: two processes, sockets, HTTP, text."""
+"""The reference through the whole server: two processes, sockets, HTTP, text.
+
+Greedy tokens also under the settings that `test_greedy` has for `Engine`: `check` serves each value of each of them,
+`full` every combination.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +18,15 @@ import pytest
 from tests.live import LiveServer, live_server
 from tests.parity.conftest import FLOAT32, ONE_THREAD
 from tests.parity.reference import Case
+from tests.parity.test_greedy import ALL, FACTORS, SHORT, differences
 
 pytestmark = pytest.mark.model
 
 GREEDY = {"temperature": 0, "ignore_eos": True, "skip_special_tokens": False}
+PLAIN = ("radix", "2048", "16", "0", "0.5")
+"""What `server` has, of the factors."""
+SERVED = (PLAIN, ("chunk", "32", "7", "1", "0.03"), ("radix", "32", "16", "2", "0.03"))
+TOKENS = 16
 
 
 @pytest.fixture(scope="module")
@@ -89,3 +99,59 @@ def test_a_chat_ends_with_its_turn(server: LiveServer, cases: list[Case]) -> Non
     assert whole["finish_reason"] == "stop"
     assert short["finish_reason"] == "length"
     assert case.text.startswith(short["message"]["content"])
+
+
+# --- as test_greedy has it
+
+
+def test_each_value_of_each_setting_is_served() -> None:
+    for position, values in enumerate(FACTORS.values()):
+        assert {served[position] for served in SERVED} == set(values)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A server, a batch of prompts, and the one that it continues alone."""
+
+    server: LiveServer
+    cases: list[Case]
+    alone: Case
+
+
+def _parameters() -> Iterator[Any]:
+    for combination in ALL:
+        marks = () if combination in SERVED else (pytest.mark.full,)
+        yield pytest.param(combination, id="-".join(combination), marks=marks)
+
+
+@pytest.fixture(scope="module", params=_parameters())
+def trial(request: pytest.FixtureRequest, cases: list[Case], quickstart: Path, server: LiveServer) -> Iterator[Trial]:
+    """One of the combinations, served."""
+    short = sorted(cases, key=lambda case: len(case.ids))[:SHORT]
+    alone = short[ALL.index(request.param) % SHORT]
+    if request.param == PLAIN:
+        yield Trial(server, short, alone)
+        return
+    sets = FLOAT32 | ONE_THREAD | dict(zip(FACTORS, request.param, strict=True))
+    with live_server(quickstart, sets) as other:
+        yield Trial(other, short, alone)
+
+
+def generated(server: LiveServer, cases: list[Case]) -> list[list[int]]:
+    """What the server makes of these prompts in one request."""
+    params = {**GREEDY, "max_tokens": TOKENS}
+    body = {"input_ids": [case.ids for case in cases], "sampling_params": params}
+    (answer,) = post_all(server, [("/generate", body)])
+    return [one["output_ids"] for one in answer]
+
+
+def test_greedy_in_a_batch(trial: Trial) -> None:
+    found = generated(trial.server, trial.cases)
+    assert differences(trial.cases, found) == {}
+    assert [len(tokens) for tokens in found] == [TOKENS] * SHORT
+
+
+def test_greedy_alone(trial: Trial) -> None:
+    """After the batch: radix lends it what the same prompt has left."""
+    (found,) = generated(trial.server, [trial.alone])
+    assert found == trial.alone.tokens[:TOKENS]

@@ -74,14 +74,6 @@ def test_a_kind_without_a_plugin_is_a_clear_error(plan: WiringPlan) -> None:
         load_wiring(plan).one("ops")
 
 
-def test_needs_come_by_role(plan: WiringPlan) -> None:
-    loaded = load_wiring(plan)
-    assert {role: p.wired.part for role, p in loaded.needs(loaded.one("prefix_cache")).items()} == {
-        "inner": "prefix_cache:radix"
-    }
-    assert loaded.needs(loaded.one("attention")) == {}
-
-
 @pytest.mark.parametrize("version", ["1.1", "none"])
 def test_another_version_of_a_distribution_is_refused(plan: WiringPlan, version: str) -> None:
     other = changed(plan, version=version)

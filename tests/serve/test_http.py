@@ -150,6 +150,7 @@ def test_bad_bodies(http: httpx.Client, path: str, body: str | bytes) -> None:
         ({"max_tokens": "5"}, "max_tokens"),
         ({"max_tokens": 5.5}, "max_tokens"),
         ({"temperature": "hot"}, "temperature"),
+        ({"rid": ""}, "rid"),
         ({"stream": "yes"}, "stream"),
         ({"stop": 5}, "stop"),
         ({"stop": ["a"] * 17}, "stop"),
@@ -167,6 +168,28 @@ def test_bad_bodies(http: httpx.Client, path: str, body: str | bytes) -> None:
 def test_wrong_types_and_values(http: httpx.Client, target: Target, change: dict, param: str) -> None:
     body = {"model": target.model, "prompt": PROMPT, "max_tokens": 1} | change
     assert error(http.post("/v1/completions", json=body), 400)["param"] == param
+
+
+@pytest.mark.parametrize(
+    ("field", "most", "more", "limit"),
+    [
+        ("temperature", 100, 100.5, "<= 100"),
+        ("temperature", 100, 1e308, "<= 100"),
+        ("rid", "é" * 256, "é" * 257, "256"),
+    ],
+)
+def test_what_is_beyond_a_limit_is_told_the_limit(
+    http: httpx.Client, field: str, most: object, more: object, limit: str
+) -> None:
+    whole = {"/v1/completions": {"prompt": PROMPT, "max_tokens": 1}, "/generate": {"text": PROMPT}}
+    assert http.post("/v1/completions", json=whole["/v1/completions"] | {field: most}).status_code == 200
+    for path, body in whole.items():
+        inside = path == "/generate" and field != "rid"
+        refused = error(
+            http.post(path, json=body | ({"sampling_params": {field: more}} if inside else {field: more})), 400
+        )
+        assert (refused["param"], refused["code"]) == (f"sampling_params.{field}" if inside else field, "invalid_value")
+        assert limit in refused["message"]
 
 
 def test_null_is_as_left_out(http: httpx.Client) -> None:

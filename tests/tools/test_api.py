@@ -188,7 +188,11 @@ def snapshots(tmp_path: Path) -> Path:
         (ADD, (1, 1), ""),
         (BREAK, (1, 0), "attention breaks 1.0: it must become 2.0, and 1.0 needs an adapter"),
         (BREAK, (1, 1), "attention breaks 1.0: it must become 2.0, and 1.0 needs an adapter"),
-        (BREAK, (2, 0), ""),
+        (
+            BREAK,
+            (2, 0),
+            "attention is 2.0, and plugins of an older major need an adapter: srtkit/plugins/adapters/attention_v1.py",
+        ),
     ],
 )
 def test_each_change_has_its_version(
@@ -198,9 +202,32 @@ def test_each_change_has_its_version(
     assert list(api.faults(api.parts(now, snapshots, versions(attention=version)))) == ([fault] if fault else [])
 
 
+def adapt(source: Path, *names: str) -> None:
+    """Put adapters for the first major into a source tree."""
+    for name in names:
+        (source / api.ADAPTERS).mkdir(parents=True, exist_ok=True)
+        (source / api.ADAPTERS / f"{name}_v1.py").touch()
+
+
+def test_a_new_major_needs_an_adapter_as_long_as_the_old_one_has_a_snapshot(tmp_path: Path, snapshots: Path) -> None:
+    now = source(tmp_path / "source", BREAK)
+    second = versions(attention=(2, 0))
+    with pytest.raises(release.Refused, match="need an adapter"):
+        release.release("attention", now, snapshots, second)
+    adapt(now, "attention")
+    assert list(api.faults(api.parts(now, snapshots, second))) == []
+    release.release("attention", now, snapshots, second)
+    (now / api.ADAPTERS / "attention_v1.py").unlink()
+    (fault,) = api.faults(api.parts(now, snapshots, second))
+    assert "need an adapter" in fault
+    shutil.rmtree(snapshots / "attention-1.0")
+    assert list(api.faults(api.parts(now, snapshots, second))) == []
+
+
 def test_a_break_of_what_kinds_share_breaks_every_kind(tmp_path: Path, snapshots: Path) -> None:
     now = source(tmp_path / "source", BREAK, module="kv")
     every = dict.fromkeys(api.VERSIONS, (2, 0))
+    adapt(now, *(name for name in every if name != SHARED))
     assert list(api.faults(api.parts(now, snapshots, every))) == []
     (fault,) = api.faults(api.parts(now, snapshots, {**every, "ops": (1, 0), "cli": (1, 0)}))
     assert fault.endswith("these have none: ops, cli")

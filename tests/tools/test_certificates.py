@@ -55,6 +55,21 @@ def test_a_certificate_holds_for_the_checks_that_it_has(checkout: Path, monkeypa
     assert not certify.holds(CHUNK, place, level=0)
 
 
+def test_platforms_that_every_machine_has_are_certified_through_servers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others at level 2; what the command line says holds for all. None of them holds one, so all are run."""
+    asked: dict[str, int] = {}
+    monkeypatch.setattr(certify, "certify", lambda part, place, level: asked.update({part: level}) or True)
+    monkeypatch.setattr(certify, "PAGE", tmp_path / "README.md")
+    assert certify.main(["--again"]) == 0
+    assert asked.keys() == certificates.ours().keys()
+    above = {part: level for part, level in asked.items() if level != 2}
+    assert above == {f"platform:{name}": 3 for name in certify.EVERYWHERE}
+    assert certify.main(["--again", "--level", "1"]) == 0
+    assert set(asked.values()) == {1}
+
+
 def test_what_does_not_hold_is_told_and_what_needs_another_machine_is_not_missed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

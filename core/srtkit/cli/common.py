@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from srtkit.config.settings import Settings
+
+
+Action = Callable[[argparse.Namespace], int]
 
 
 class _OneFile(argparse.Action):
@@ -26,21 +29,28 @@ def add_settings(parser: argparse.ArgumentParser, *, positional: bool = True) ->
     if positional:
         parser.add_argument("config", nargs="?", **file)
     parser.add_argument("--config", **file)
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        dest="sets",
-        metavar="A.B=C",
-        help="a setting, over the file's; repeatable",
-    )
+    text = "a setting, over the file's; repeatable"
+    parser.add_argument("--set", action="append", default=[], dest="sets", metavar="A.B=C", help=text)
 
 
 def add_assume(parser: argparse.ArgumentParser) -> None:
     """Add `--assume ARCHITECTURE`."""
-    parser.add_argument(
-        "--assume", metavar="ARCH", help="take this architecture from the platform's table, probe nothing"
-    )
+    text = "take this architecture from the platform's table, probe nothing"
+    parser.add_argument("--assume", metavar="ARCH", help=text)
+
+
+def add_actions(
+    parser: argparse.ArgumentParser, metavar: str, actions: Mapping[str, tuple[Action, str, str]]
+) -> list[argparse.ArgumentParser]:
+    """Add a sub-parser for each name: what `run_action` runs, the help, an example. The parser shows all examples."""
+    parser.epilog, made = "examples:", []
+    group = parser.add_subparsers(required=True, metavar=metavar)
+    for name, (action, text, words) in actions.items():
+        example = f"{parser.prog} {name} {words}"
+        parser.epilog += f"\n  {example}"
+        made.append(group.add_parser(name, help=text, epilog=f"example: {example}"))
+        made[-1].set_defaults(action=action)
+    return made
 
 
 def run_action(arguments: argparse.Namespace) -> int:

@@ -5,42 +5,35 @@ import json
 from pathlib import Path
 from typing import Any
 
-from srtkit.cli.common import add_assume, add_settings, read_settings, run_action
+from srtkit.cli.common import add_actions, add_assume, add_settings, read_settings, run_action
 from srtkit.plugins.registry import discover
-
-EPILOG = """examples:
-  srt config check my.toml
-  srt config init org/name > my.toml
-  srt config schema > srtkit.schema.json
-"""
-
 
 run = run_action
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `srt config`."""
-    parser.epilog = EPILOG
-    actions = parser.add_subparsers(required=True, metavar="check|schema|init")
-    check = actions.add_parser("check", help="validate a file with the plugins it names; loads no model")
+    actions = {
+        "check": (_check, "validate a file with the plugins it names; loads no model", "my.toml"),
+        "schema": (_schema, "print the JSON schema of the file, with the plugins' options", "> srtkit.schema.json"),
+        "init": (_init, "print a commented file for a model on this machine", "org/name > my.toml"),
+    }
+    check, schema, init = add_actions(parser, "check|schema|init", actions)
     add_settings(check)
     add_assume(check)
-    check.set_defaults(action=_check)
-    schema = actions.add_parser("schema", help="print the JSON schema of the file, with the plugins' options")
     schema.add_argument("--config", type=Path, metavar="FILE", help="the plugins of this file (default: official ones)")
-    schema.set_defaults(action=_schema)
-    init = actions.add_parser("init", help="print a commented file for a model on this machine")
     init.add_argument("source", nargs="?", default="org/name", metavar="MODEL", help="what [model] source shall be")
     init.add_argument("--platform", metavar="NAME", help="this platform, whatever is here")
     init.add_argument("--detect", action="store_true", help="ask the installed platforms which is here (the default)")
-    init.set_defaults(action=_init)
 
 
 def _check(arguments: argparse.Namespace) -> int:
     from srtkit.config.prepare import checked_wiring
+    from srtkit.config.resolve import unused
 
-    plan, facts, _, _ = checked_wiring(read_settings(arguments), arguments.assume, serving=True)
+    plan, facts, _, loaded = checked_wiring(read_settings(arguments), arguments.assume, serving=True)
     print(f"{arguments.config}: fine, {len(plan.plugins)} plugins on {facts.name}")
+    print("".join(f"note: {sentence}\n" for sentence in unused(loaded)), end="")
     return 0
 
 

@@ -34,7 +34,7 @@ class Finding(NamedTuple):
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """`srt doctor` has no arguments."""
-    parser.epilog = "Ends with 1 when something fails; warnings do not."
+    parser.epilog = "example:\n  srt doctor\n\nIt ends with 1 when something fails; warnings do not count."
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from srtkit.cli import exits
 from srtkit.config.hints import did_you_mean
 from srtkit.plugins.catalogue import official_distribution
-from srtkit.plugins.registry import Registry, discover
+from srtkit.plugins.registry import Offer, Registry, discover
 from srtkit.spec.cli import CliCommand
 from srtkit.spec.errors import PluginDuplicate, SrtError
 
@@ -68,7 +68,7 @@ def _run(argv: list[str]) -> int:
     argv = ["plugin", *argv[1:]] if argv[:2] == ["plugins", "new"] else argv  # which core need not have
     name, rest = (argv[0], argv[1:]) if argv else ("--help", [])
     if name in ("-h", "--help"):
-        rows = [*OWN.items(), *((one.name, f"from {one.distribution} {one.version}") for one in discover().of("cli"))]
+        rows = [*OWN.items(), *((one.name, _summary(one)) for one in discover().of("cli"))]
         print(HELP.format(commands="\n".join(f"  {name:10} {text}" for name, text in rows)), end="")
         return 0 if argv else exits.USAGE
     if name == "--version":
@@ -85,6 +85,12 @@ def _run(argv: list[str]) -> int:
     except SystemExit as end:  # argparse has printed help, or what was wrong
         return int(end.code or 0)
     return command.run(arguments)
+
+
+def _summary(offer: Offer) -> str:
+    """What a command does, by the metadata of its distribution: its module would have to be imported."""
+    summary = importlib.metadata.metadata(offer.distribution).json.get("summary", "")
+    return f"{summary}, from {offer.distribution} {offer.version}".removeprefix(", ")
 
 
 def _find(name: str, registry: Registry) -> CliCommand | None:

@@ -12,38 +12,29 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from srtkit.cli.common import add_assume, add_settings, read_settings, run_action, table
+from srtkit.cli.common import add_actions, add_assume, add_settings, read_settings, run_action, table
 from srtkit.plugins.catalogue import OFFICIAL, official_distribution
 from srtkit.plugins.registry import Offer, Registry, discover
 from srtkit.spec.errors import ConfigError, PluginError
 from srtkit.spec.versions import CONTRACTS
-
-EPILOG = """examples:
-  srt plugins list my.toml --available
-  srt plugins show attention:torch
-  srt plugins trace my.toml
-"""
-
 
 run = run_action
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `srt plugins`."""
-    parser.epilog = EPILOG
-    actions = parser.add_subparsers(required=True, metavar="list|show|trace|new")
-    listing = actions.add_parser("list", help="installed plugins, from metadata; imports none without --config")
+    actions = {
+        "list": (_list, "installed plugins, from metadata; imports none without --config", "my.toml --available"),
+        "show": (_show, "one plugin: origin, contract, options, and the lines that switch it on", "attention:torch"),
+        "trace": (_trace, "every decision and load of wiring a file, with times", "my.toml"),
+    }
+    listing, show, trace = add_actions(parser, "list|show|trace|new", actions)
     listing.add_argument("--json", action="store_true", help="print JSON")
     listing.add_argument("--available", action="store_true", help="official plugins that are not installed, too")
     add_settings(listing)
-    listing.set_defaults(action=_list)
-    show = actions.add_parser("show", help="one plugin: origin, contract, options, and the lines that switch it on")
     show.add_argument("plugin", metavar="KIND:NAME")
-    show.set_defaults(action=_show)
-    trace = actions.add_parser("trace", help="every decision and load of wiring a file, with times")
     add_settings(trace)
     add_assume(trace)
-    trace.set_defaults(action=_trace)
 
 
 def _list(arguments: argparse.Namespace) -> int:

@@ -28,6 +28,14 @@ def check(settings: Settings, loaded: LoadedPlugins, facts: DeviceFacts, dtype: 
         if not captures and runner.descriptor.fit(StepKey(1, 1, q_len=1), ()) is None:
             cause = f"{runner.wired.part} captures nothing on {facts.name}, so no step would run by it"
             raise Unsupported("graph_runner.use", cause, "remove it from the list; eager runs every step")
+    if needed := next((plugin.wired for plugin in loaded.plugins if plugin.wired.owner), None):
+        cause = f"needs {needed.part}, and this version hands no plugin to another"
+        raise Unsupported(needed.owner, cause, "use one that needs no other")
+    cache = loaded.one("prefix_cache")
+    can = cache.descriptor.capabilities(cache.options)
+    if unasked := "tiers" if can.tiers else "events" if can.events else "":
+        cause = f"declares {unasked}, which this version never asks a cache for"
+        raise Unsupported(cache.wired.part, cause, 'switch them off in its options, or use another, e.g. "radix"')
     transport = loaded.one("transport")
     processes = transport.descriptor.capabilities(transport.options).processes
     if serving and isinstance(processes, No):

@@ -53,9 +53,8 @@ def detect_platform(registry: Registry, dev: Path = DEV) -> str:
     raise DeviceAbsent("platform", "no installed platform finds its device", "`srt plugins list --available`")
 
 
-def option_lines(model: type[BaseModel], chosen: Mapping[str, Any] | None = None) -> Iterator[str]:
+def option_lines(model: type[BaseModel], chosen: Mapping[str, Any] = {}) -> Iterator[str]:
     """A TOML line an option: those in `chosen` are set, the others stand as comments with their defaults."""
-    chosen = chosen or {}
     for key, field in model.model_fields.items():
         value = chosen.get(key, field.get_default(call_default_factory=True))
         text = "…" if value in (None, PydanticUndefined) else json.dumps(value, ensure_ascii=False, default=str)

@@ -40,7 +40,7 @@ class MemoryPlan:
         usable, in_all = self.pages - 1, self.weights + self.workspace + self.tables + self.kv
         return [
             f"weights    {_gib(self.weights)}",
-            f"workspace  {_gib(self.workspace)} (an estimate: the largest step)",
+            f"workspace  {_gib(self.workspace)} (an estimate: the largest step, and captured ones)",
             f"tables     {_gib(self.tables)}",
             f"KV pages   {_gib(self.kv)} = {usable:,} pages x {page_size} = {usable * page_size:,} tokens, "
             f"{self.page_bytes // page_size:,} B a token",
@@ -50,15 +50,21 @@ class MemoryPlan:
 
 
 def plan_memory(
-    asked: MemorySection, total: int, defaults: PlatformDefaults, limits: Limits, model: ModelPlan, page_bytes: int
+    asked: MemorySection,
+    total: int,
+    defaults: PlatformDefaults,
+    limits: Limits,
+    model: ModelPlan,
+    page_bytes: int,
+    captured: int,
 ) -> MemoryPlan:
     """Size the pools: by `kv_gib`, else by what `fraction` of `total` bytes leaves, at most the platform's cap.
 
-    Never more pages than `limits` can fill; a page takes `page_bytes` in all layers.
+    Never more pages than `limits` can fill; a page takes `page_bytes` in all layers, captured steps take `captured`.
     Raises `OutOfMemory` with the figures when not even one page beside page 0 fits, or all exceeds the memory.
     """
     activations = limits.max_tokens * (8 * model.hidden_size + 3 * model.intermediate_size)
-    workspace = activations * ITEM_BYTES[model.dtype] + 3 * limits.max_rows * model.vocab_size * 4
+    workspace = activations * ITEM_BYTES[model.dtype] + 3 * limits.max_rows * model.vocab_size * 4 + captured
     tables = limits.max_rows * limits.max_pages * 4 * 3 + limits.max_tokens * 16
     budget = int(total * (asked.fraction or defaults.memory_fraction))
     kv_bytes, kv_cap = (int(float(gib or 0) * GIB) for gib in (asked.kv_gib, defaults.extra.get("kv_gib_cap")))

@@ -14,8 +14,8 @@ from srtkit.plugins.loaded import LoadedPlugin, LoadedPlugins
 from srtkit.spec.attention import LayerGroup, check_spec
 from srtkit.spec.errors import Unsupported
 from srtkit.spec.facts import DeviceFacts, Limits
-from srtkit.spec.graph_runner import GraphRunnerDescriptor
-from srtkit.spec.kv import FULL, KVLayout, negotiate
+from srtkit.spec.graph_runner import CaptureLevel, GraphRunnerDescriptor
+from srtkit.spec.kv import FULL, ITEM_BYTES, KVLayout, negotiate
 from srtkit.spec.models import ModelPlan, ModelsDescriptor, PlanRequest
 from srtkit.spec.platform import PlatformDefaults
 from srtkit.spec.step_plan import StepKey
@@ -90,18 +90,30 @@ def resolve(
         depth=scheduler.depth if scheduler.depth is not None else int(facts.async_launch),
     )
     page_bytes = sum(choice.layout.page_bytes * len(choice.group.layers) for choice in groups)
-    memory = plan_memory(settings.memory, facts.memory_bytes, defaults, limits, plan, page_bytes)
-    notes = _notes(settings, plan, limits, memory)
+    runners = _runners(loaded, limits, backend.descriptor.capabilities(facts).capture)
+    token_bytes = 4 * plan.vocab_size + plan.hidden_size * ITEM_BYTES[plan.dtype]
+    captured = sum(one.plugin.descriptor.memory(one.keys, token_bytes) for one in runners)
+    memory = plan_memory(settings.memory, facts.memory_bytes, defaults, limits, plan, page_bytes, captured)
+    idle = (one.plugin.wired.part for one in runners[:-1] if not one.keys)
+    notes = (*_notes(settings, plan, limits, memory), *unused(loaded))
+    notes += tuple(f"{part} captures nothing: {backend.wired.part} lets no step be recorded" for part in idle)
     limits = replace(limits, max_context=min(limits.max_context, (memory.pages - 1) * page))
-    capture = backend.descriptor.capabilities(facts).capture
-    runners = tuple(
-        RunnerChoice(plugin, tuple(plugin.descriptor.keys(limits, capture, plugin.options)))
-        for plugin in loaded.all("graph_runner")
-    )
-    if runners[-1].keys:
-        raise Unsupported("graph_runner.use", "no runner takes steps of any shape", 'end the list with "eager"')
     passed_over = tuple(f"attention falls back to {backend.wired.offer.name}: {r.part} {r.cause}" for r in refusals)
     return EngineConfig(plan, config, models, groups, runners, limits, memory, shares, passed_over, notes)
+
+
+def _runners(loaded: LoadedPlugins, limits: Limits, capture: CaptureLevel) -> tuple[RunnerChoice, ...]:
+    """Each with the keys that none before it has. Mixed steps are not asked for: they would share a plan."""
+    level: CaptureLevel = "uniform" if capture == "any" else capture
+    runners: list[RunnerChoice] = []
+    for plugin in loaded.all("graph_runner"):
+        taken = {key for one in runners for key in one.keys}
+        keys = plugin.descriptor.keys(limits, level, plugin.options)
+        runners.append(RunnerChoice(plugin, tuple(key for key in keys if key not in taken)))
+    if runners[-1].keys:
+        cause = f"{runners[-1].plugin.wired.part} is the last, and runs only what it has captured"
+        raise Unsupported("graph_runner.use", cause, 'end the list with "eager"')
+    return tuple(runners)
 
 
 def _notes(settings: Settings, plan: ModelPlan, limits: Limits, memory: MemoryPlan) -> tuple[str, ...]:
@@ -114,6 +126,12 @@ def _notes(settings: Settings, plan: ModelPlan, limits: Limits, memory: MemoryPl
         (wanted > memory.pages, f"KV pages take {memory.kv / GIB:.2f} GiB, {memory.reason}"),
     )
     return tuple(note for applies, note in notes if applies)
+
+
+def unused(loaded: LoadedPlugins) -> tuple[str, ...]:
+    """A note on each plugin that was named for nothing: `_plan_model` refuses the models that would use it."""
+    note = "is not used: no model with recurrent layers is served yet"
+    return tuple(f"{plugin.wired.part} {note}" for plugin in loaded.all("recurrent"))
 
 
 def _plan_model(loaded: LoadedPlugins, request: PlanRequest) -> tuple[LoadedPlugin, ModelPlan]:

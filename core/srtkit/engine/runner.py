@@ -24,13 +24,7 @@ from srtkit.spec.platform import Event, Platform
 from srtkit.spec.step_plan import Column, Ints, RowFlag, StepFlag, StepKey, StepPlan
 
 Runners = Mapping[GraphRunner, Sequence[StepKey]]
-
-
-def wait(platform: Platform) -> None:
-    """Until the device has done all that was launched."""
-    done = platform.new_event()
-    done.record()
-    done.synchronize(timeout=300.0)
+Logprobs = dict[int, tuple[Tensor, Tensor]]
 
 
 @dataclass
@@ -68,7 +62,7 @@ class TargetProgram(Program):
         """Fill every group's plan."""
         if key != self._staged:
             self.stage(StepPlan(0, key, 0, 0, {}))
-            wait(self._platform)  # the next step may take this one's place on the host
+            self._platform.current_stream().synchronize()  # the next step may take this one's place on the host
             if key not in self._captured:
                 self._captured[key] = self._bind(replace(self._limits, max_rows=key.rows, max_tokens=key.tokens))
         plans, _ = self._captured.get(key, self._shared)
@@ -115,7 +109,7 @@ class Handle:
     plan: StepPlan
     rows: Ints
     ids: Tensor
-    logprobs: dict[int, tuple[Tensor, Tensor]]
+    logprobs: Logprobs
     done: Event
 
 
@@ -150,9 +144,7 @@ class ModelRunner:
         done.record()
         return Handle(plan, step.rows, host, logprobs, done)
 
-    def _sample(
-        self, plan: StepPlan, step: StepTensors, logits: Tensor
-    ) -> tuple[Tensor, dict[int, tuple[Tensor, Tensor]]]:
+    def _sample(self, plan: StepPlan, step: StepTensors, logits: Tensor) -> tuple[Tensor, Logprobs]:
         if len(step.rows) == 0:
             return step.batch.slots[:0], {}
         state, kept = self._program.state, logits

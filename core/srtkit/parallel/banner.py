@@ -15,15 +15,14 @@ def banner(run: Run, ready: dict[str, Any], url: str, seconds: float) -> list[st
     parts = list(dict.fromkeys(f"{one.offer.distribution} {one.offer.version}" for one in run.wiring.plugins))
     third = -(-len(parts) // 3)
     page_size, tokens = config.limits.page_size, (memory.pages - 1) * config.limits.page_size
-    estimate = (memory.weights + memory.workspace) / MIB
     model = run.settings.model.name or run.settings.model.source
     key = ' -H "Authorization: Bearer $SRT_SERVER__API_KEY"' if run.settings.server.api_key else ""
     lines = [
         f"srtkit  {model}  ({config.model.architecture}, {config.model.dtype}) on {run.facts.name}",
         *(f"{'' if i else 'plugins':8}" + " · ".join(parts[i : i + third]) for i in range(0, len(parts), third)),
-        f"memory  weights {memory.weights / MIB:,.0f} MiB · KV {memory.kv / MIB:,.0f} MiB reserved: "
-        f"{tokens:,} tokens in pages of {page_size} · "
-        f"peak {ready['peak_bytes'] / MIB:,.0f} MiB (estimate {estimate:,.0f} without KV)",
+        f"memory  planned: weights {memory.weights / MIB:,.0f} + workspace {memory.workspace / MIB:,.0f} + KV "
+        f"{memory.kv / MIB:,.0f} MiB ({tokens:,} tokens in pages of {page_size}) · engine process, peak so far: "
+        f"{ready['peak_bytes'] / MIB:,.0f} MiB (on a CPU with Python and torch, KV pages as they are used)",
         f"limits  context {config.limits.max_context:,} · running {config.limits.max_rows} · "
         f"prompt tokens a step {run.settings.scheduler.chunk_tokens:,} · steps in flight {config.limits.depth}",
         f"ready   in {seconds:.1f} s · {url}",

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import os
 import signal
 import socket
 import subprocess
@@ -15,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -41,7 +42,7 @@ Rank = subprocess.Popen[bytes]
 READY_SECONDS = 1800.0
 STOP_SECONDS = 10.0
 BUSY_SECONDS = 10.0
-# How long requests may go on that run when SIGTERM comes; after Ctrl-C they end at once.
+# How long requests may go on that run when SIGTERM or SIGHUP comes; after Ctrl-C they end at once.
 GRACE_SECONDS = 5.0
 
 
@@ -54,11 +55,11 @@ class PortInUse(ConfigError):
 def serve(settings: Settings) -> int:
     """Start, serve until stopped, stop everything. Returns the exit code; raises the `SrtError` that ended it."""
     began = time.monotonic()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     log_with_time()
-    run = prepare(settings, serving=True)
-    plugin = run.loaded.one("transport")
     with contextlib.ExitStack() as stack:
+        _on_stop(lambda number, _: _end_start(number, stack))
+        run = prepare(settings, serving=True)
+        plugin = run.loaded.one("transport")
         listener = stack.enter_context(contextlib.closing(_listen(settings.server.host, settings.server.port)))
         # Mode 700; a short path, since those of sockets are bounded.
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="srt-", ignore_cleanup_errors=True)))
@@ -76,7 +77,20 @@ def serve(settings: Settings) -> int:
         lines = banner(run, ready, url, time.monotonic() - began)
         uvloop.run(_serve_http(service, listener, inbox, rank, "\n".join(lines)))
         frontend.check()
-    return 0
+    return 128 + signal.SIGTERM  # nothing else ends it without an error
+
+
+def _on_stop(handler: Callable[[int, FrameType | None], None]) -> None:
+    """What SIGTERM does, and SIGHUP, by which a terminal says that it was closed."""
+    signal.signal(signal.SIGTERM, handler)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup ignores it, so that we outlive the terminal
+        signal.signal(signal.SIGHUP, handler)
+
+
+def _end_start(number: int, stack: contextlib.ExitStack) -> None:
+    _log.info("stopping on %s during the start", signal.Signals(number).name)
+    stack.close()
+    os._exit(128 + signal.SIGTERM)  # an exception would be lost if a callback of the interpreter's is running
 
 
 def _stop(frontend: Frontend, rank: Rank) -> None:
@@ -104,7 +118,9 @@ class _Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if sig == signal.SIGINT:
             self._grace = 0.0
-        super().handle_exit(sig, frame)
+            super().handle_exit(sig, frame)  # which raises KeyboardInterrupt at the end
+        self.should_exit = True
+        _log.info("stopping on %s: %d requests are ended", signal.Signals(sig).name, len(self._service.jobs))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         over = asyncio.get_running_loop().call_later(self._grace, self._service.abort, None)
@@ -114,18 +130,18 @@ class _Server(uvicorn.Server):
 
 async def _serve_http(service: Service, listener: socket.socket, inbox: Receiver, rank: Rank, banner: str) -> None:
     loop = asyncio.get_running_loop()
-    settings = service.settings
     config = uvicorn.Config(
         create_app(service),
         log_config=None,
         log_level="warning",
-        access_log=settings.access_log,
+        access_log=service.settings.access_log,
         timeout_graceful_shutdown=int(2 * GRACE_SECONDS),
         lifespan="off",
     )
-    if settings.access_log:  # uvicorn has one level for this and for what it says of itself
+    if service.settings.access_log:  # uvicorn has one level for this and for what it says of itself
         logging.getLogger("uvicorn.access").setLevel(logging.INFO)
     server = _Server(config, service, banner)
+    _on_stop(server.handle_exit)
 
     def on_end() -> None:
         if not server.should_exit:
@@ -224,8 +240,7 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:
-            raise PortInUse(
-                "server.port", f"port {port} on {host} is in use", "stop the other program, or --set server.port=0"
-            ) from None
+            remedy = "stop the other program, or --set server.port=0"
+            raise PortInUse("server.port", f"port {port} on {host} is in use", remedy) from None
         raise ConfigError("server.host", f"cannot listen on {host}:{port}: {error.strerror}", "") from None
     return listener

@@ -12,9 +12,9 @@ def load_progress() -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+    from rich.progress import BarColumn, DownloadColumn, Progress
 
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    columns = ("{task.description}", BarColumn(), DownloadColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("loading weights", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -23,7 +23,8 @@ from srtkit.spec.transport import Sender, TransportBuild
 
 def main() -> int:
     """Run rank 0 until told to stop; the exit code is that of the error that ended it."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # service managers send it to every process; the parent decides
+    for number in (signal.SIGTERM, signal.SIGHUP):  # both may be sent to every process; the parent decides
+        signal.signal(number, signal.SIG_IGN)
     if not (line := sys.stdin.buffer.readline()):
         return 0  # the parent was stopped just when it had started this
     spec = msgspec.json.decode(line, type=RankSpec)
@@ -67,11 +68,10 @@ def _end_with_parent(folder: str) -> None:
 def _fail(error: SrtError, name: str, outbox: Sender | None, cause: Exception) -> int:
     if error is not cause:
         sys.excepthook(type(cause), cause, cause.__traceback__)
-    failed = Failed(name, error.part, error.cause, error.remedy, error.exit_code)
     if outbox is None:
         print(f"error: {error}", file=sys.stderr)
     else:
-        outbox.send([encode(failed)])
+        outbox.send([encode(Failed(name, error.part, error.cause, error.remedy, error.exit_code))])
         outbox.close()
     return error.exit_code
 

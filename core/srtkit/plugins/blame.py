@@ -2,7 +2,7 @@
 
 import traceback
 
-from srtkit.plugins.loading import reinstall
+from srtkit.plugins.loading import remedy
 from srtkit.plugins.plan import WiringPlan
 from srtkit.spec.errors import EngineError, PluginBroken, SrtError
 
@@ -24,5 +24,5 @@ def blame(error: BaseException, wiring: WiringPlan, doing: str) -> SrtError:
     cause = f"raised {type(error).__name__} {doing}: {error} ({where}"
     for offer in (offers[root] for root in reversed(roots) if root in offers):
         kind = PluginBroken if doing == STARTING else EngineError
-        return kind(offer.part, f"{cause}; {offer})", reinstall(offer))
+        return kind(offer.part, f"{cause}; {offer})", remedy(offer, error))
     return EngineError("engine", f"{cause})", "report it to its author")

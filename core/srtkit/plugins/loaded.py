@@ -36,10 +36,6 @@ class LoadedPlugins:
             return plugin
         raise PluginNotFound(kind, f"no plugin is chosen for {role}", f'name one: [{kind}] {role} = "…"')
 
-    def needs(self, plugin: LoadedPlugin) -> dict[str, LoadedPlugin]:
-        """What must be built for `plugin` first and passed to its build, by role."""
-        return {p.wired.role: p for p in self.plugins if p.wired.owner == plugin.wired.id}
-
 
 def load_wiring(plan: WiringPlan) -> LoadedPlugins:
     """Import the plugins of `plan` and verify that they are the same ones.

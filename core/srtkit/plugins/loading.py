@@ -76,12 +76,15 @@ def calling(offer: Offer) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         frames = "".join(traceback.format_tb(error.__traceback__, -3))
         cause = f"raised {type(error).__name__}: {error} ({offer})\n{frames.rstrip()}"
-        raise PluginBroken(offer.part, cause, reinstall(offer)) from error
+        raise PluginBroken(offer.part, cause, remedy(offer, error)) from error
 
 
-def reinstall(offer: Offer) -> str:
-    """The remedy for a plugin that raises what it should not."""
-    return f"update or reinstall {offer.distribution}; `pip check` says whether it lacks something that it requires"
+def remedy(offer: Offer, error: BaseException) -> str:
+    """What helps when a plugin raises what it should not."""
+    missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if missing not in ("", "srtkit", re.split(r"[.:]", offer.value)[0]):
+        return f"update or reinstall {offer.distribution}, or pip install {missing}; `pip check` says what it lacks"
+    return f"report it to its author with the lines above, or name another plugin under [{offer.kind}]"
 
 
 def _call_hook(offer: Offer, plugin: object) -> Any:

@@ -22,9 +22,8 @@ def create_app(service: Service) -> FastAPI:
             return
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not hmac.compare_digest(key.strip().encode("latin-1"), expected.encode()):
-            raise RequestError(
-                "", "the API key is missing or wrong", "send it as a bearer token", status=401, code="invalid_api_key"
-            )
+            cause, remedy = "the API key is missing or wrong", "send it as a bearer token"
+            raise RequestError("", cause, remedy, status=401, code="invalid_api_key")
 
     # The pages of API documentation would load scripts from the net.
     app = FastAPI(title="srtkit", docs_url=None, redoc_url=None, dependencies=[Depends(check_key)])

@@ -41,8 +41,7 @@ def error_response(error: SrtError) -> Response:
             status, code, headers = 503, "queue_full", {"Retry-After": "1"}
         case _:
             status, code = 503, "engine_failed"
-    text = ": ".join(filter(None, (error.part, error.cause)))
-    text = f"{text}; {error.remedy}" if error.remedy else text
+    text = ": ".join(filter(None, (error.part, error.cause))) + (error.remedy and f"; {error.remedy}")
     return json_response(error_body(status, text, param, code), status, headers)
 
 

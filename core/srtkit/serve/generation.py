@@ -69,9 +69,8 @@ class Generation:
         self.started = False
         self.ended = False
         self.pending: Piece | None = None
-        self._detokenizer = (
-            IncrementalDetokenizer(tokenizer, skip_special=prompt.skip_special) if tokenizer is not None else None
-        )
+        skip = prompt.skip_special
+        self._detokenizer = IncrementalDetokenizer(tokenizer, skip_special=skip) if tokenizer is not None else None
         self._stop = StopMatcher(prompt.stop, prompt.include_stop)
         self._stop_ids = frozenset(prompt.sampling.stop_ids)
         self.on_news: Callable[[], None] = lambda: None

@@ -55,9 +55,8 @@ class Metrics:
         self.ttft = Histogram("srtkit_ttft_seconds", "Arrival to first token.", buckets=_TTFT, registry=registry)
         self.itl = Histogram("srtkit_itl_seconds", "Between tokens of one sequence.", buckets=_ITL, registry=registry)
         self.e2e = Histogram("srtkit_e2e_seconds", "Arrival to the last token.", buckets=_E2E, registry=registry)
-        self._requests = Counter(
-            "srtkit_requests", "Answers, by HTTP status (499: the client hung up).", ["status"], registry=registry
-        )
+        text = "Answers, by HTTP status (499: the client hung up)."
+        self._requests = Counter("srtkit_requests", text, ["status"], registry=registry)
         self._ends = Counter("srtkit_sequences", "Sequences, by why they ended.", ["finish_reason"], registry=registry)
 
     def answered(self, status: int) -> None:

@@ -13,7 +13,7 @@ from srtkit.serve.errors import RequestError, json_response
 from srtkit.serve.generation import Piece
 from srtkit.serve.openai import token_logprobs
 from srtkit.serve.prompts import check_ids, off_loop, prompts_of
-from srtkit.serve.requests import GenerationFields, Logprobs, Text, json_body, parse
+from srtkit.serve.requests import GenerationFields, Logprobs, Rid, json_body, parse
 from srtkit.serve.service import Job, Service, new_id
 from srtkit.text.tokenizer import Tokenizer
 
@@ -34,7 +34,7 @@ class GenerateRequest(msgspec.Struct, kw_only=True):
     input_ids: list[int | list[int]] | None = None
     sampling_params: dict[str, Any] = {}
     model: str = "default"
-    rid: Text | None = None
+    rid: Rid | None = None
     stream: bool = False
 
 
@@ -100,10 +100,9 @@ def add_routes(app: FastAPI, service: Service) -> None:
         fields = parse(await json_body(request), GenerateRequest, service.unknown_field, elsewhere=_IN_TABLE)
         sampling = parse(fields.sampling_params, GenerateFields, service.unknown_field, "sampling_params.", _OUTSIDE)
         model.check_name(fields.model)
-        prompts = fields.text if fields.input_ids is None else fields.input_ids
+        param, prompts = ("text", fields.text) if fields.input_ids is None else ("input_ids", fields.input_ids)
         if prompts is None or None not in (fields.text, fields.input_ids):
             raise RequestError("text", "text and input_ids are two forms of the prompt", "send one of them")
-        param = "text" if fields.input_ids is None else "input_ids"
         opened = await prompts_of(model, prompts, param, sampling, MAX_TOKENS, sampling.logprobs)
         job = service.open(opened, fields.rid or new_id("gen"), arrived, sampling.n)
         many = len(opened) > 1 or (isinstance(prompts, list) and not isinstance(prompts[0], int))

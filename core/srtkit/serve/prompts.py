@@ -117,8 +117,7 @@ def check_length(n: int, model: ServedModel, param: str) -> None:
 
 def check_ids(ids: Sequence[int], model: ServedModel, param: str) -> None:
     if ids and (wrong := [id_ for id_ in (min(ids), max(ids)) if not 0 <= id_ < model.vocab_size]):
-        cause = f"token id {wrong[0]} is outside of the vocabulary (0 to {model.vocab_size - 1})"
-        raise RequestError(param, cause)
+        raise RequestError(param, f"token id {wrong[0]} is outside of the vocabulary (0 to {model.vocab_size - 1})")
 
 
 def build_prompts(
@@ -153,11 +152,9 @@ def _sampling(fields: GenerationFields, model: ServedModel, max_tokens: int) -> 
     eos_ids = () if fields.ignore_eos else model.eos_ids
     stop_ids = tuple(dict.fromkeys((*eos_ids, *fields.stop_token_ids)))
     if len(stop_ids) > MAX_STOP_IDS:
-        cause = f"there are {len(stop_ids)} with the model's own; at most {MAX_STOP_IDS}"
-        raise RequestError("stop_token_ids", cause)
+        raise RequestError("stop_token_ids", f"there are {len(stop_ids)} with the model's own; at most {MAX_STOP_IDS}")
     if fields.min_tokens > max_tokens:
-        cause = f"{fields.min_tokens} are more than the {max_tokens} that may be generated"
-        raise RequestError("min_tokens", cause)
+        raise RequestError("min_tokens", f"{fields.min_tokens} are more than the {max_tokens} that may be generated")
     given = {name: value for name, value in asdict(fields).items() if name in _SAMPLED and value is not None}
     wanted = replace(model.defaults, **given, max_tokens=max_tokens, min_tokens=fields.min_tokens, stop_ids=stop_ids)
     temperature = wanted.temperature if wanted.temperature >= _COLDEST else 0.0

@@ -19,6 +19,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 Unknown = Callable[[str, Collection[str]], None]
 
 Text = Annotated[str, Meta(min_length=1)]
+Rid = Annotated[str, Meta(min_length=1, max_length=256)]
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Tokens = Annotated[int, Meta(ge=1)]
 Logprobs = Annotated[int, Meta(ge=0, le=20)]
@@ -34,7 +35,7 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     """
 
     n: Annotated[int, Meta(ge=1, le=128)] = 1
-    temperature: Annotated[float, Meta(ge=0)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
@@ -56,7 +57,7 @@ class OpenAIRequest(GenerationFields, kw_only=True):
     """What completions and chat share. `rid` names the request for /abort_request and becomes the answer's id."""
 
     model: str = "default"
-    rid: Text | None = None
+    rid: Rid | None = None
     stream: bool = False
     stream_options: dict[str, Any] = {}
 

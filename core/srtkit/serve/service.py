@@ -90,7 +90,10 @@ class Job:
 
 @dataclass(eq=False)
 class Service:
-    """One served model. `info` is what /server_info says of the run; `degraded` names fallbacks in use."""
+    """One served model. `info` is what /server_info says of the run; `degraded` names fallbacks in use.
+
+    `jobs` are the requests that run, by id.
+    """
 
     frontend: Frontend
     model: ServedModel
@@ -100,7 +103,7 @@ class Service:
 
     def __post_init__(self) -> None:
         self.metrics = Metrics(lambda: self.frontend.stats, bool(self.degraded))
-        self._jobs: dict[str, Job] = {}
+        self.jobs: dict[str, Job] = {}
         self._replies: dict[int, asyncio.Future[Reply]] = {}
         self._warned: set[str] = set()
 
@@ -134,7 +137,7 @@ class Service:
         if len(prompts) > self.frontend.max_waiting:
             cause = f"{len(prompts)} sequences at once are more than ever may wait ({self.frontend.max_waiting})"
             raise RequestError("", cause, "send them in several requests", code="too_many_sequences")
-        if id_ in self._jobs:
+        if id_ in self.jobs:
             raise RequestError("rid", f"a request {id_!r} is running", "choose another")
         generations: list[Generation] = []
         try:
@@ -143,17 +146,17 @@ class Service:
         except SrtError:
             self.frontend.cancel(generations)
             raise
-        job = self._jobs[id_] = Job(id_, generations, n, arrived, self.metrics)
+        job = self.jobs[id_] = Job(id_, generations, n, arrived, self.metrics)
         return job
 
     def close(self, job: Job) -> None:
         """The request is over; what still runs of it is cancelled, as its client is gone."""
-        self._jobs.pop(job.id, None)
+        self.jobs.pop(job.id, None)
         self.frontend.cancel(job.generations)
 
     def abort(self, id_: str | None) -> int:
         """End a request, or all of them (None); they answer with what there is. How many there were."""
-        jobs = list(self._jobs.values()) if id_ is None else [self._jobs[id_]] if id_ in self._jobs else []
+        jobs = list(self.jobs.values()) if id_ is None else [self.jobs[id_]] if id_ in self.jobs else []
         for job in jobs:
             self.frontend.cancel(job.generations)
         return len(jobs)

@@ -62,8 +62,8 @@ def fit(wanted: StepKey, keys: Sequence[StepKey]) -> StepKey | None:
 
 
 def memory(keys: Sequence[StepKey], token_bytes: int) -> int:
-    """All share a pool, which is as large as the largest needs."""
-    return max((key.tokens for key in keys), default=0) * token_bytes
+    """Every key keeps the outputs of two runs, as with one step in flight; what is between is shared."""
+    return 2 * sum(key.tokens for key in keys) * token_bytes
 
 
 def build(build: GraphRunnerBuild) -> GraphRunner:

@@ -74,6 +74,8 @@ class FullGraphRunner(GraphRunner):
 
     def _capture(self, program: Program, key: StepKey) -> _Captured:
         program.before(key)
+        program.body(key)  # compiles and loads kernels, and chooses algorithms, which no capture may do
+        self._platform.current_stream().synchronize()
         outputs: dict[str, Tensor] = {}
         graph = self._graphs.capture(self._pool, lambda: outputs.update(program.body(key)))
         try:

@@ -1,6 +1,7 @@
 """Operators in Triton: the descriptor. Imports neither torch nor Triton.
 
-Norms, activation and rotation in one kernel each; linears stay with the libraries that torch calls.
+Norms, activation and rotation in one kernel each, and linears of one row; those of more stay with the libraries that
+torch calls.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from srtkit.spec.hookspecs import hookimpl
 from srtkit.spec.ops import OpFacts, OpsBuild, OpsDescriptor, OpsProvider
 
 PART = "ops:triton"
-NAMES = frozenset({"rms_norm", "add_rms_norm", "silu_mul", "rope"})
+NAMES = frozenset({"rms_norm", "add_rms_norm", "silu_mul", "rope", "linear"})
 DTYPES: dict[str, frozenset[str]] = {
     "cuda": frozenset({"float32", "bfloat16", "float16"}),
     "rocm": frozenset({"float32", "bfloat16", "float16"}),
@@ -22,7 +23,7 @@ MAX_HIDDEN = 32768
 
 
 def accepts(facts: OpFacts) -> Answer:
-    """GPUs; any size of activation and rotation, norms of up to `MAX_HIDDEN`."""
+    """GPUs; any size of activation, rotation and linear, norms of up to `MAX_HIDDEN`."""
     if facts.op not in NAMES:
         return No(f"has no {facts.op}")
     dtypes = DTYPES.get(facts.device.platform)

@@ -74,3 +74,27 @@ def rope_kernel(
     """Grid (tokens): query and key heads of a token."""
     _turn(q, cos, sin, q_token, q_head, q_heads, HALF, Q_HEADS, BLOCK)
     _turn(k, cos, sin, k_token, k_head, k_heads, HALF, K_HEADS, BLOCK)
+
+
+@triton.jit
+def row_linear_kernel(
+    x, weight, bias, out, N, K: tl.constexpr, BIAS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """Grid (blocks of outputs): one row times a weight [N, K], which is read once, as fast as memory gives it.
+
+    Every output is summed by one program in one order: the same bits every time.
+    """
+    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    k = tl.arange(0, BLOCK_K)
+    inside = (n < N)[:, None]
+    rows = weight + n.to(tl.int64)[:, None] * K
+    acc = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
+    for start in tl.range(0, K, BLOCK_K):
+        at = start + k
+        values = tl.load(x + at, mask=at < K, other=0.0).to(tl.float32)
+        part = tl.load(rows + at[None, :], mask=inside & (at < K)[None, :], other=0.0, eviction_policy="evict_first")
+        acc += part.to(tl.float32) * values[None, :]
+    total = tl.sum(acc, 1)
+    if BIAS:
+        total += tl.load(bias + n, mask=n < N, other=0.0).to(tl.float32)
+    tl.store(out + n, total.to(out.dtype.element_ty), mask=n < N)
