@@ -48,6 +48,7 @@ env: $(ENV)
 
 # Third-party packages. A change here re-installs the distributions too, hence the removed stamp.
 $(BASE): requirements-dev.txt constraints.txt
+	@echo 'installing into $(VENV), once: some minutes, about 2 GB with the tools of development'
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --requirement requirements-dev.txt torch
 	@rm -f $(ENV)

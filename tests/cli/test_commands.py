@@ -188,11 +188,21 @@ def test_trace_prints_decisions_also_when_wiring_fails(site: Site, srt: Srt, fil
 
 def test_check_says_fine_or_where_it_is_wrong(site: Site, srt: Srt, file: Path) -> None:
     site.full_set(checkable=True)
-    assert srt("config", "check", str(file)).out == f"{file}: fine, 8 plugins on Toy 1\n"
+    assert (
+        srt("config", "check", str(file)).out
+        == f"{file}: fine, 8 plugins on Toy 1; `srt explain` reads the model, too\n"
+    )
     file.write_text('[model]\nsource = "x"\n[attention.options]\nsise = 1\n')
     done = srt("config", "check", str(file))
     assert done.code == 10
     assert done.err.startswith(f'error: {file}:4: unknown key "sise" in [attention.options]')
+
+
+def test_check_refuses_a_model_that_is_no_file_and_asks_no_hub(site: Site, srt: Srt, file: Path) -> None:
+    site.full_set(checkable=True)
+    found = srt("config", "check", str(file), "--set", "model.source=/nowhere/model.gguf")
+    assert "there is no such file or folder: /nowhere/model.gguf" in found.err
+    assert srt("config", "check", str(file), "--set", "model.source=nobody/has-this").err == ""
 
 
 def test_check_refuses_what_serving_would_refuse_with_the_files_line(site: Site, srt: Srt, file: Path) -> None:

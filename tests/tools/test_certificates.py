@@ -55,6 +55,16 @@ def test_a_certificate_holds_for_the_checks_that_it_has(checkout: Path, monkeypa
     assert not certify.holds(CHUNK, place, level=0)
 
 
+def test_a_plugin_whose_device_is_not_here_is_passed_over(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(certify.DEVICES, CHUNK, "cpu:99")
+    place = certificates.ours(checkout)[CHUNK]
+    assert certify.certify(CHUNK, place, level=1)
+    assert not place.exists()
+    assert "its device is not here" in capsys.readouterr().out
+
+
 def test_platforms_that_every_machine_has_are_certified_through_servers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

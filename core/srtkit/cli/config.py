@@ -30,9 +30,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def _check(arguments: argparse.Namespace) -> int:
     from srtkit.config.prepare import checked_wiring
     from srtkit.config.resolve import unused
+    from srtkit.config.source import resolve_source
 
-    plan, facts, _, loaded = checked_wiring(read_settings(arguments), arguments.assume, serving=True)
-    print(f"{arguments.config}: fine, {len(plan.plugins)} plugins on {facts.name}")
+    settings = read_settings(arguments)
+    plan, facts, _, loaded = checked_wiring(settings, arguments.assume, serving=True)
+    resolve_source(settings.model.source, online=False)
+    print(f"{arguments.config}: fine, {len(plan.plugins)} plugins on {facts.name}; `srt explain` reads the model, too")
     print("".join(f"note: {sentence}\n" for sentence in unused(loaded)), end="")
     return 0
 

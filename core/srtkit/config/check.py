@@ -49,4 +49,4 @@ def _refuse_what_is_not_built(settings: Settings) -> None:
     for option, value in asked.items():
         same = None if option in ("attention.draft", "attention.shadow") else settings.attention.use
         if value not in (None, 1, same):
-            raise Unsupported(option, "this version does not do it yet", "remove the line from the file")
+            raise Unsupported(option, "this version does not do it yet", "leave it out")

@@ -25,8 +25,8 @@ def folders() -> dict[str, Path]:
     return {"TMPDIR": Path(tempfile.gettempdir()), "HF_HOME": Path(hub).expanduser()}
 
 
-def resolve_source(source: str, revision: str | None = None) -> Path:
-    """The folder or file that `source` names, downloaded if it is a hub id.
+def resolve_source(source: str, revision: str | None = None, *, online: bool = True) -> Path:
+    """The folder or file that `source` names, downloaded if it is a hub id; not `online`, that is not looked for.
 
     A source is a folder or file, seen from the current folder, `package:NAME/FILE` (a module, which is not
     imported), or a hub id `org/name`, also `org/name/FILE.gguf`. Raises `LoaderError`.
@@ -38,7 +38,7 @@ def resolve_source(source: str, revision: str | None = None) -> Path:
         return path
     hub = _HUB_ID.fullmatch(source)
     if hub and not hub[1].endswith(".gguf"):
-        return _from_hub(hub[1], hub[2], revision)
+        return _from_hub(hub[1], hub[2], revision) if online else path
     raise LoaderError(source, f"there is no such file or folder: {path.absolute()}", "a hub id has the form org/name")
 
 
