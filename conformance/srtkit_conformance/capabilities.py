@@ -17,8 +17,8 @@ from pydantic import BaseModel
 from srtkit.spec.capabilities import No, Yes
 from srtkit.spec.facts import DeviceFacts
 
-_OF_FACTS = ("attention", "recurrent", "graph_runner")
-_OF_OPTIONS = ("prefix_cache", "transport")
+OF_FACTS = ("attention", "recurrent", "graph_runner")
+OF_OPTIONS = ("prefix_cache", "transport")
 _OTHERS: dict[str, Callable[[Any, DeviceFacts], object]] = {
     "platform": lambda descriptor, facts: {
         "priority": descriptor.priority,
@@ -33,9 +33,9 @@ _OTHERS: dict[str, Callable[[Any, DeviceFacts], object]] = {
 
 def declared(kind: str, descriptor: Any, options: BaseModel, facts: DeviceFacts) -> Any:
     """Contract, required features and declarations of a descriptor, as JSON values."""
-    if kind in _OF_FACTS:
+    if kind in OF_FACTS:
         said = descriptor.capabilities(facts)
-    elif kind in _OF_OPTIONS:
+    elif kind in OF_OPTIONS:
         said = descriptor.capabilities(options)
     else:
         said = _OTHERS[kind](descriptor, facts)

@@ -14,6 +14,9 @@ from srtkit_conformance.target import Target
 
 Figures = Mapping[str, float | int | str]
 
+SECONDS = 120.0
+"""Within which a check must end; most take less than one. A first call may compile its kernels, on a busy machine."""
+
 
 class Failed(AssertionError):
     """The plugin does not do what the clause says. `observed` and `limit` are shown beside the message."""
@@ -50,8 +53,9 @@ Body = Callable[[Target], Outcome]
 
 @dataclass(frozen=True)
 class Check:
-    """One check. `isolated`: it runs in a child process, since a faulty plugin may crash or hang in it.
+    """One check; it fails if it takes longer than `seconds`. All run in a child process; `isolated`: in one of its own.
 
+    That is for checks in which a faulty plugin is likely to crash, or to leave the process spoilt for others.
     `forks`: it starts processes itself, which must not inherit what earlier checks have opened.
     `id` is stable and starts with the kind ("attention.features.window"); `level` is the lowest that runs it;
     `clause` names the contract's sentence; `explain` gives typical causes of a failure.
@@ -64,7 +68,7 @@ class Check:
     explain: str
     body: Body
     isolated: bool = False
-    seconds: float = 60.0
+    seconds: float = SECONDS
     forks: bool = False
 
 
@@ -75,7 +79,7 @@ def check(
     clause: str,
     explain: str,
     isolated: bool = False,
-    seconds: float = 60.0,
+    seconds: float = SECONDS,
     forks: bool = False,
 ) -> Callable[[Body], Check]:
     """Turn a body into a `Check`; its kind is the id's first part."""

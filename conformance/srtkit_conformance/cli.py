@@ -6,13 +6,14 @@ import argparse
 from pathlib import Path
 
 EPILOG = """examples:
-  srt conformance run attention:mychip                       every level that has checks
+  srt conformance run attention:mychip                       all levels but the soak
   srt conformance run attention:mychip --level 1 --report out.json
   srt conformance run attention:mychip --only attention.features.window --seed 3
   srt conformance explain attention.features.window          its clause, and why it usually fails
   srt conformance replay out.json attention.features.window  one check of a report, as it ran there
 
-exit codes: 0 the level is met, 1 checks failed, 2 usage, 3 the plugin could not be loaded, 4 the suite is at fault
+exit codes: 0 the level is met, 1 checks failed, 2 usage, 3 the plugin could not be loaded, 4 the suite is at fault,
+  5 the device is not here
 """
 
 
@@ -30,7 +31,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     replay.add_argument("id", metavar="ID")
     selftest = actions.add_parser("selftest", help="prove the suite with wrong plugins and with legal variants")
     selftest.add_argument("--kind", action="append", metavar="KIND", help="only this kind; repeatable")
-    selftest.add_argument("--seeds", type=int, default=3, metavar="N", help="fixed seeds 0..N-1 (default: 3)")
+    seeds = "fixed seeds 0..N-1 (default: 3, for server 1; loading takes 1)"
+    selftest.add_argument("--seeds", type=int, metavar="N", help=seeds)
     selftest.add_argument("--mutant", action="append", metavar="ID", help="only this mutant; repeatable")
     selftest.add_argument("--quick", action="store_true", help="named killers and one seed only, no matrix")
     selftest.add_argument("--matrix", type=Path, metavar="OUT.md", help="write the kill matrix")
@@ -45,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plugin", metavar="KIND:NAME")
-    help_ = "0 loads, 1 the mandatory checks … 4 soak (default: the highest that has checks)"
+    help_ = "0 loads, 1 the mandatory checks … 4 soak (default: 3, or the highest below that has checks)"
     parser.add_argument("--level", type=int, choices=range(5), help=help_)
     parser.add_argument("--only", action="append", metavar="ID", help="only this check, of any level; repeatable")
     parser.add_argument(

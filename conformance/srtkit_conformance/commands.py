@@ -13,7 +13,7 @@ from pathlib import Path
 
 from srtkit.config.hints import did_you_mean
 from srtkit.plugins.registry import discover
-from srtkit.spec.errors import ConfigError, PluginError, PluginNotFound
+from srtkit.spec.errors import ConfigError, DeviceAbsent, PluginError, PluginNotFound
 from srtkit_conformance import show
 from srtkit_conformance.badge import badge
 from srtkit_conformance.catalogue import KINDS, LOADING, SERVER, Suite, suite_for
@@ -24,14 +24,19 @@ from srtkit_conformance.declared import declared
 from srtkit_conformance.diff import differences
 from srtkit_conformance.find import Subject, load_target
 from srtkit_conformance.junit import junit
-from srtkit_conformance.markdown import kill_matrix, report_page
+from srtkit_conformance.markdown import report_page
+from srtkit_conformance.matrix import matrix_page
 from srtkit_conformance.report import Clock, Report, make_report, read_report, write_report
 from srtkit_conformance.runner import Runner
 from srtkit_conformance.selftest import Plan, prove
 from srtkit_conformance.suite import run_checks
 from srtkit_conformance.waivers import read_waivers
 
-MET, FAILED, USAGE, NOT_LOADED, SUITE_AT_FAULT = range(5)
+MET, FAILED, USAGE, NOT_LOADED, SUITE_AT_FAULT, NO_DEVICE = range(6)
+DEFAULT_LEVEL = 3
+"""Of a run, where the kind has checks of it. A soak is asked for by name."""
+SEEDS = 3
+"""Of a self-test, unless it is told otherwise."""
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -54,6 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
         return _ended(str(error), USAGE)
     except PluginNotFound as error:
         return _ended(f"{error}\n  a plugin of your own: python -m pip install --editable FOLDER", NOT_LOADED)
+    except DeviceAbsent as error:
+        return _ended(str(error), NO_DEVICE)
     except PluginError as error:
         return _ended(str(error), NOT_LOADED)
     except SuiteError as error:
@@ -71,7 +78,7 @@ def _run(arguments: argparse.Namespace) -> int:
     kind, name = _kind_and_name(arguments)
     suite = _suite(kind, KINDS)
     if arguments.level is None:
-        arguments.level = _highest(suite)
+        arguments.level = min(DEFAULT_LEVEL, _highest(suite))
     platform, _, index = (arguments.device or (name if kind == "platform" else "cpu")).partition(":")
     if index and not index.isdecimal():
         raise ConfigError("--device", f'"{arguments.device}" is not of the form PLATFORM:INDEX')
@@ -176,16 +183,16 @@ def _selftest(arguments: argparse.Namespace) -> int:
         if id_ not in known:
             raise ConfigError("--mutant", f'there is no mutant "{id_}"')
     preload(suites)
-    plan = Plan(tuple(range(arguments.seeds)), arguments.quick, frozenset(arguments.mutant or ()))
-    once = replace(plan, seeds=plan.seeds[:1])  # nothing is random in these
+    plan = Plan(tuple(range(arguments.seeds or SEEDS)), arguments.quick, frozenset(arguments.mutant or ()))
+    once = replace(plan, seeds=plan.seeds[:1])
+    # Nothing is random in loading. In a server weights and prompts are; a seed takes minutes, so others if asked for.
+    single = (LOADING,) if arguments.seeds else (LOADING, SERVER)
     proofs = [
-        prove(suite, once if suite.kind in (LOADING, SERVER) else plan, lambda text: print(text, flush=True))
-        for suite in suites
+        prove(suite, once if suite.kind in single else plan, lambda text: print(text, flush=True)) for suite in suites
     ]
-    page = kill_matrix(proofs)
     if arguments.matrix:
-        arguments.matrix.write_text(page, "utf-8")
-    print(show.proved(proofs))
+        arguments.matrix.write_text(matrix_page(proofs), "utf-8")
+    print(show.proved(proofs, quick=arguments.quick))
     return SUITE_AT_FAULT if any(proof.faults for proof in proofs) else MET
 
 

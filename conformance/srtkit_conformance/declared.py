@@ -11,7 +11,10 @@ from typing import Any
 from srtkit.config.init import detect_platform
 from srtkit.plugins.loading import calling, load
 from srtkit.plugins.registry import Offer, Registry
-from srtkit.spec.errors import SrtError
+from srtkit.spec.errors import DeviceAbsent, SrtError
+from srtkit.spec.facts import DeviceFacts
+from srtkit.spec.platform import PlatformDescriptor
+from srtkit_conformance.capabilities import OF_FACTS, OF_OPTIONS
 
 # Values of a list that are shown; of a longer one the last, too.
 LONG = 8
@@ -20,20 +23,28 @@ LONG = 8
 def declared(offer: Offer, registry: Registry) -> Iterator[tuple[str, str]]:
     """A name and words for each capability; none for a kind that declares none."""
     descriptor = load(offer)
-    if "capabilities" not in vars(descriptor):
+    if offer.kind not in (*OF_FACTS, *OF_OPTIONS):
         return
     try:
         platform = load(registry.find("platform", detect_platform(registry)))
         with calling(offer):
-            by_options = offer.kind in ("transport", "prefix_cache")
-            can = descriptor.capabilities(descriptor.options() if by_options else platform.probe(platform.options())[0])
+            can = descriptor.capabilities(_facts(platform) if offer.kind in OF_FACTS else descriptor.options())
     except SrtError as error:
         yield "capabilities", f"unknown: {error.part}: {error.cause.partition(chr(10))[0]}"
     else:
         yield from ((name, _words(value)) for name, value in vars(can).items())
 
 
+def _facts(platform: PlatformDescriptor) -> DeviceFacts:
+    """Of the first device. Raises `DeviceAbsent` when it has gone since it was looked for."""
+    for facts in platform.probe(platform.options()):
+        return facts
+    raise DeviceAbsent("platform", "the device that was found is not here any more")
+
+
 def _words(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, str | int):
         return str(value)
     if isinstance(value, Collection):

@@ -16,7 +16,7 @@ from srtkit.spec.facts import DeviceFacts
 from srtkit.spec.platform import PlatformDescriptor
 from srtkit_conformance.catalogue import LOADING, Suite
 from srtkit_conformance.kits.light import REFERENCE
-from srtkit_conformance.target import Target
+from srtkit_conformance.target import ABSENT, Target
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def _facts(offer: Offer, platform: PlatformDescriptor, subject: Subject) -> Devi
     if devices and subject.index < devices[0].count:
         return devices[0]
     if subject.loads_only:
-        return DeviceFacts(platform=offer.name, name="absent", architecture="absent")
+        return DeviceFacts(platform=offer.name, name=ABSENT, architecture=ABSENT)
     cause = f"has no device {subject.index} here" if devices else "its device is not here"
     raise DeviceAbsent(offer.part, f"{cause} ({offer})", "run level 0, or name another device with --device")
 

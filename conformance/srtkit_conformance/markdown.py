@@ -1,13 +1,12 @@
-"""A report, and the kill matrix of the self-test, as Markdown."""
+"""A report as Markdown."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from srtkit_conformance.report import Report
 from srtkit_conformance.result import Result
-from srtkit_conformance.selftest import Proof, Row
 
 
 def report_page(report: Report) -> str:
@@ -32,43 +31,16 @@ def report_page(report: Report) -> str:
         "",
         "| capability | answer |",
         "| --- | --- |",
-        *(f"| {_cell(name)} | {_cell(_answer(value))} |" for name, value in _declared(report)),
+        *(f"| {cell(name)} | {cell(_answer(value))} |" for name, value in _declared(report)),
     ]
     return "\n".join(lines) + "\n"
-
-
-def kill_matrix(proofs: Sequence[Proof]) -> str:
-    """Mutants × checks for each kind: ● the named killer, ○ another check that failed, too."""
-    pages = ["# Kill matrix", ""]
-    for proof in proofs:
-        pages += [f"## {proof.kind}", "", *_matrix(proof), ""]
-    return "\n".join(pages)
-
-
-def _matrix(proof: Proof) -> Iterator[str]:
-    shown = [one for one in proof.checks if any(one in row.failed for row in proof.rows)]
-    short = [one.removeprefix(f"{proof.kind}.") for one in shown]
-    yield f"| mutant | {' | '.join(short)} |"
-    yield "| --- |" + " --- |" * len(short)
-    for row in proof.rows:
-        cells = " | ".join(_mark(row, one) for one in shown)
-        yield f"| {row.mutant.id}{' (legal)' if row.mutant.legal else ''}: {_cell(row.mutant.sentence)} | {cells} |"
-    if proof.uncovered:
-        yield ""
-        yield f"Not the named killer of any mutant: {', '.join(f'`{one}`' for one in proof.uncovered)}."
-
-
-def _mark(row: Row, check_id: str) -> str:
-    if check_id not in row.failed:
-        return ""
-    return "●" if check_id in row.mutant.killed_by[:1] else "○"
 
 
 def _row(one: Result) -> str:
     figures = ", ".join(
         f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}" for name, value in one.figures.items()
     )
-    return f"| `{one.id}` | {one.level} | {one.verdict} | {_cell(figures)} | {_cell(one.clause)} |"
+    return f"| `{one.id}` | {one.level} | {one.verdict} | {cell(figures)} | {cell(one.clause)} |"
 
 
 def _notes(report: Report) -> Iterator[str]:
@@ -79,7 +51,7 @@ def _notes(report: Report) -> Iterator[str]:
     yield "## Notes"
     yield ""
     for one in told:
-        yield f"- `{one.id}` {one.verdict}: {_cell(one.waiver or one.message)}"
+        yield f"- `{one.id}` {one.verdict}: {cell(one.waiver or one.message)}"
     yield ""
 
 
@@ -94,5 +66,6 @@ def _answer(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _cell(text: str) -> str:
+def cell(text: str) -> str:
+    """What can stand in a table."""
     return " ".join(text.split()).replace("|", "\\|")

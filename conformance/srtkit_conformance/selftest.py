@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from srtkit.spec.errors import DeviceAbsent, PluginNotFound
-from srtkit_conformance.catalogue import DEVICES, REFERENCES, SERVER, Suite, suite_for
+from srtkit_conformance.catalogue import DEVICES, NOT_PASSED, REFERENCES, SERVER, Suite, suite_for
 from srtkit_conformance.check import Check
 from srtkit_conformance.find import Subject, load_target, mutated
 from srtkit_conformance.mutant import Mutant
@@ -21,7 +21,10 @@ from srtkit_conformance.runner import Runner
 from srtkit_conformance.target import Target
 
 HIGHEST = 2
-"""Levels above run through a server or for an hour: their checks run only where a mutant names them."""
+"""Levels above run through a server: their checks run only where a mutant names them."""
+SOAK = 4
+"""A level whose checks take long on whatever passes: on mutants that do not name them, and when it is quick on all
+others, they do not run."""
 QUICK = 1
 """Highest level of the checks that the quick self-test runs on legal variants."""
 SERVERS = 2
@@ -34,7 +37,7 @@ Say = Callable[[str], None]
 class Plan:
     """What a self-test covers. `quick`: the first seed, and on each mutant its named killer only, so no matrix.
 
-    References are held to every check all the same; legal variants to those that the first certificate asks for.
+    References are held to every check but soaks all the same; legal variants to those of the first certificate.
     """
 
     seeds: tuple[int, ...] = (0, 1, 2)
@@ -56,10 +59,14 @@ class Row:
 
 @dataclass
 class Proof:
-    """The outcome for one kind. `faults` are sentences; without any, the suite is proved."""
+    """The outcome for one kind. `faults` are sentences; without any, the suite is proved.
+
+    `passed` are checks that a reference passed. `whole`: all mutants were part of it.
+    """
 
     kind: str
     checks: tuple[str, ...]
+    whole: bool = True
     rows: list[Row] = field(default_factory=list)
     passed: set[str] = field(default_factory=set)
     faults: list[str] = field(default_factory=list)
@@ -76,7 +83,7 @@ def prove(suite: Suite, plan: Plan, say: Say, references: Sequence[str] | None =
     mutants = [one for one in suite.mutants() if plan.covers(one)]
     named = {id_ for one in mutants for id_ in one.killed_by[:1]}
     checks = [one for one in suite.checks() if _proved_here(one, suite) and (one.level <= HIGHEST or one.id in named)]
-    proof = Proof(suite.kind, tuple(one.id for one in checks))
+    proof = Proof(suite.kind, tuple(one.id for one in checks), whole=not plan.only)
     known = {one.id for one in checks}
     for mutant in mutants:
         for id_ in mutant.killed_by:
@@ -89,7 +96,7 @@ def prove(suite: Suite, plan: Plan, say: Say, references: Sequence[str] | None =
     for mutant in mutants:
         prover.mutant(mutant)
     if not plan.quick:
-        _judge(proof, whole=not plan.only)
+        _judge(proof)
     return proof
 
 
@@ -98,12 +105,14 @@ def _proved_here(check: Check, suite: Suite) -> bool:
     return not check.id.startswith(f"{suite.kind}.loading.")
 
 
-def _judge(proof: Proof, whole: bool) -> None:
+def _judge(proof: Proof) -> None:
     """Faults that only the whole matrix shows."""
-    if whole:
+    if proof.whole:
         for id_ in proof.checks:
-            if id_ not in proof.passed:
+            if id_ not in proof.passed and id_ not in NOT_PASSED:
                 proof.faults.append(f"{id_} passes on no plugin of this repository")
+            if id_ in proof.passed and id_ in NOT_PASSED:
+                proof.faults.append(f"{id_} passes on a plugin of this repository after all: {NOT_PASSED[id_]}")
     by_killers: dict[frozenset[str], list[Mutant]] = {}
     for row in proof.rows:
         if not row.mutant.legal and row.failed:
@@ -127,10 +136,11 @@ class _Prover:
 
     def reference(self, name: str) -> None:
         """A plugin of this repository must pass everything, in every seed."""
+        checks = [one for one in self.checks if one.level < SOAK or not self.plan.quick]
         for seed in self.plan.seeds[: 1 if self.plan.quick else None]:
-            results = self._run(replace(self._subject(name), seed=seed), self.checks)
+            results = self._run(replace(self._subject(name), seed=seed), checks)
             self._must_be_good(name if ":" in name else f"{self.suite.kind}:{name}", seed, results)
-            self._remember_passed(results)
+            self.proof.passed |= {one.id for one in results if one.verdict == "pass"}
 
     def mutant(self, mutant: Mutant) -> None:
         """A variant must pass everything; a mutant must fall to its named check in every seed."""
@@ -139,13 +149,13 @@ class _Prover:
         for seed in self.plan.seeds[: 1 if self.plan.quick else None]:
             first = seed == self.plan.seeds[0]
             whole = first and not self.plan.quick
-            chosen = self._checks_of_variants() if mutant.legal else self.checks if whole else named
+            others = [one for one in self.checks if one.level < SOAK or one in named]
+            chosen = self._checks_of_variants() if mutant.legal else others if whole else named
             results = self._run(replace(subject, seed=seed), chosen)
             failed = {one.id: one.message for one in results if one.verdict == "fail"}
             if first:
                 self.proof.rows.append(Row(mutant, failed))
             if mutant.legal:
-                self._remember_passed(results)
                 self._must_be_good(f"the legal variant {mutant.id}", seed, results)
             elif not failed.keys() & {one.id for one in named}:
                 self.proof.faults.append(f"{mutant.id} survives {mutant.killed_by[0]} in seed {seed}")
@@ -165,10 +175,6 @@ class _Prover:
 
     def _checks_of_variants(self) -> list[Check]:
         return [one for one in self.checks if one.level <= QUICK] if self.plan.quick else self.checks
-
-    def _remember_passed(self, results: list[Result]) -> None:
-        """A check that something can pass: a plugin of the repository, or a legal variant of one."""
-        self.proof.passed |= {one.id for one in results if one.verdict in ("pass", "informational")}
 
     def _must_be_good(self, who: str, seed: int, results: list[Result]) -> None:
         for one in results:

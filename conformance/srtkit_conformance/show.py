@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from srtkit_conformance.check import Check
 from srtkit_conformance.digest import distribution_digest
+from srtkit_conformance.matrix import matrix_text, uncovered
 from srtkit_conformance.report import SUITE, Report
 from srtkit_conformance.result import VERDICTS, Result
 from srtkit_conformance.selftest import Proof
@@ -45,7 +46,7 @@ def summary(report: Report) -> str:
 
 def explanation(check: Check) -> str:
     """All that is known of a check."""
-    how = f"in a child process, at most {check.seconds:g} s" if check.isolated else "in the suite's own process"
+    how = f"in a child process{' of its own' if check.isolated else ''}, at most {check.seconds:g} s"
     causes = textwrap.fill(" ".join(check.explain.split()), 100)
     parts = {"clause": check.clause, "when it fails": causes}
     told = "\n\n".join(f"{title}\n{textwrap.indent(text, '  ')}" for title, text in parts.items())
@@ -60,14 +61,18 @@ def changed_since(report: Report) -> Iterator[str]:
         yield f"{report.plugin.distribution} has other files than it had"
 
 
-def proved(proofs: Sequence[Proof]) -> str:
-    """The self-test in numbers, then its faults."""
+def proved(proofs: Sequence[Proof], *, quick: bool) -> str:
+    """The kill matrices, which a quick self-test has none of; then faults, and the self-test in numbers."""
     rows = [row for proof in proofs for row in proof.rows]
     legal = sum(row.mutant.legal for row in rows)
     faults = [fault for proof in proofs for fault in proof.faults]
-    lines = [f"fault: {fault}" for fault in faults]
-    uncovered = sum(len(proof.uncovered) for proof in proofs)
-    lines.append(f"{uncovered} of {sum(len(proof.checks) for proof in proofs)} checks are named by no mutant")
+    lines = [sentence for proof in proofs for sentence in uncovered(proof)]
+    if not quick:
+        lines = [text for proof in proofs for text in ("", matrix_text(proof))] + [""]
+    lines += [f"fault: {fault}" for fault in faults]
+    if all(proof.whole for proof in proofs):
+        unnamed = sum(len(proof.uncovered) for proof in proofs)
+        lines.append(f"{unnamed} of {sum(len(proof.checks) for proof in proofs)} checks are named by no mutant")
     return "\n".join([*lines, f"{len(rows) - legal} mutants, {legal} legal variants, {len(faults)} faults"])
 
 

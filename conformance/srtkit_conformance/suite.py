@@ -1,4 +1,4 @@
-"""A run of checks under pytest: collection and capture of output are pytest's, the verdicts are ours.
+"""A run of checks under pytest: collection is pytest's, the verdicts are ours, and the checks run in children.
 
 pytest loads no plugin of its environment and reads no settings. Knows neither reports nor how a target is made.
 """
@@ -6,9 +6,8 @@ pytest loads no plugin of its environment and reads no settings. Knows neither r
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import pytest
 
@@ -19,12 +18,10 @@ from srtkit_conformance.result import Result
 from srtkit_conformance.runner import Runner
 from srtkit_conformance.waivers import Waiver
 
-LAST_LINES = 20
-
 
 @dataclass
 class _Collector:
-    """The pytest plugin: gives every item its check, and keeps the results. `_current` is that of the running item."""
+    """The pytest plugin: gives every item its check, and keeps the results."""
 
     checks: Sequence[Check]
     runner: Runner
@@ -32,13 +29,6 @@ class _Collector:
     on_result: Callable[[Result], None]
     results: dict[str, Result] = field(default_factory=dict)
     error: SuiteError | None = None
-    _current: Result | None = None
-    _uncaptured: Callable[[], AbstractContextManager[None]] = nullcontext
-
-    def pytest_configure(self, config: pytest.Config) -> None:
-        """Find out how output gets past pytest's capture."""
-        capture: Any = config.pluginmanager.get_plugin("capturemanager")
-        self._uncaptured = capture.global_and_fixture_disabled
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """One item a check."""
@@ -50,27 +40,16 @@ class _Collector:
         return self.run
 
     def run(self, check: Check) -> Result:
-        """Run a check and apply its waiver."""
+        """Run a check, apply its waiver, and keep what came of it."""
         try:
-            result = self.runner.run(check)
+            result = self.runner.run_apart(check)
         except SuiteError as error:
             self.error = error
             raise
         waiver = self.waivers.get(check.id)
-        self._current = result if waiver is None else waiver.apply(result)
-        return self._current
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep the result of the item that has just run; a failed one gets what the plugin printed."""
-        if report.when != "call" or self._current is None:
-            return
-        result, self._current = self._current, None
-        printed = (report.capstdout + report.capstderr).splitlines()[-LAST_LINES:]
-        if printed and result.verdict == "fail":
-            result = replace(result, message="\n".join([result.message, "it printed:", *printed]))
-        self.results[result.id] = result
-        with self._uncaptured():
-            self.on_result(result)
+        result = self.results[check.id] = result if waiver is None else waiver.apply(result)
+        self.on_result(result)
+        return result
 
 
 def run_checks(
@@ -86,11 +65,12 @@ def run_checks(
     settings = runner.folder / "pytest.ini"
     settings.write_text("[pytest]\n")
     collector = _Collector(checks, runner, waivers, on_result)
-    options = ["--disable-plugin-autoload", "--noconftest", "--assert=plain", "--import-mode=importlib"]
+    options = ["--disable-plugin-autoload", "--noconftest", "--capture=no", "--assert=plain", "--import-mode=importlib"]
     for name in ("terminal", "cacheprovider"):
         options += ["-p", f"no:{name}"]
     where = ["-c", str(settings), f"--rootdir={runner.folder}", items.__file__]
-    code = pytest.main([*options, *where], plugins=[collector])
+    with closing(runner):
+        code = pytest.main([*options, *where], plugins=[collector])
     if code == pytest.ExitCode.INTERRUPTED:
         raise KeyboardInterrupt
     if collector.error is not None:

@@ -13,6 +13,9 @@ from pydantic import BaseModel
 from srtkit.spec.facts import DeviceFacts
 from srtkit.spec.platform import Platform, PlatformBuild, PlatformDescriptor
 
+ABSENT = "absent"
+"""Name and architecture of a device that is not here: level 0 needs none."""
+
 
 @dataclass(frozen=True)
 class Target:

@@ -5,16 +5,21 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from srtkit.spec.attention import AttentionSpec
+from srtkit_conformance.catalogue import suite_for
 from srtkit_conformance.check import Failed
+from srtkit_conformance.checks.attention.numerics import latent_matrix, matrix
+from srtkit_conformance.find import Subject, load_target
 from srtkit_conformance.kits.attention.case import Case, rows_of
 from srtkit_conformance.kits.attention.content import Content
 from srtkit_conformance.kits.attention.gold import Tree, attend_row, visible
+from srtkit_conformance.kits.attention.harness import Harness
 from srtkit_conformance.kits.numeric.gates import Margins, Truth
 from srtkit_conformance.kits.numeric.pairs import pairwise
 from srtkit_conformance.kits.numeric.pool import CANARY, GUARD, Guarded, fill, litter
@@ -140,3 +145,28 @@ def test_the_matrix_holds_every_pair() -> None:
     for one, other in itertools.combinations(factors, 2):
         assert {(case[one], case[other]) for case in cases} == set(itertools.product(factors[one], factors[other]))
     assert len(cases) < 18
+
+
+def test_a_pair_that_cannot_be_is_in_no_case_and_all_others_are() -> None:
+    factors = {"a": [1, 2, 3], "b": ["x", "y"], "c": [True, False]}
+    cases = pairwise(factors, never={("a", 2, "c", False)})
+    for one, other in itertools.combinations(factors, 2):
+        wanted = set(itertools.product(factors[one], factors[other])) - {(2, False)}
+        assert {(case[one], case[other]) for case in cases} == wanted
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_matrix_of_the_reference_holds_trees_latent_layers_and_all_head_sizes(seed: int, tmp_path: Path) -> None:
+    harness = Harness(load_target(Subject("attention", "torch", seed=seed), suite_for("attention"), tmp_path))
+    plain = [case for _, case in matrix(harness)]
+    pages = {1, 7, 16, 256}
+    assert {(case.head_dim, case.page) for case in plain} == set(itertools.product((64, 80, 96, 128, 256), pages))
+    assert {case.ratio for case in plain} == {1, 3, 4, 8, 16}
+    trees = [case for case in plain if case.tree]
+    assert all(case.causal and case.rows[0].n_query > 1 for case in trees)
+    assert {case.page for case in trees} == pages
+    assert {case.sinks for case in trees} == {True, False}
+    latent = [case for _, case in latent_matrix(harness)]
+    assert all(case.mla is not None for case in latent)
+    assert {(case.tree, case.page) for case in latent} == set(itertools.product((True, False), pages))
+    assert {(len(case.rows), case.dtype) for case in latent} >= {(5, name) for name in harness.dtypes}

@@ -18,6 +18,36 @@ from srtkit_conformance.mutants import loading
 
 Capture = pytest.CaptureFixture[str]
 
+ABORTS = """
+import dataclasses
+import os
+
+import srtkit_plugin_cache_chunk as chunk
+from srtkit.spec.hookspecs import hookimpl
+
+
+def build(args):
+    from srtkit_plugin_cache_chunk.cache import ChunkCache
+
+    class Cache(ChunkCache):
+        closed = False
+
+        def close(self):
+            if self.closed:
+                print("freed twice")
+                os.abort()
+            self.closed = True
+            super().close()
+
+    return Cache(args)
+
+
+@hookimpl
+def srtkit_prefix_cache():
+    return dataclasses.replace(chunk.srtkit_prefix_cache(), build=build)
+"""
+"""A prefix cache that ends the process when it is closed a second time."""
+
 
 @pytest.fixture
 def toys_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,6 +78,26 @@ def test_1_when_a_check_fails_and_it_says_all_about_it(srt: Srt, install: Instal
     assert (
         "srt conformance run prefix_cache:toy --device cpu --seed 0 --only prefix_cache.loading.options_refused" in out
     )
+
+
+def test_1_when_the_plugin_aborts_in_the_middle_of_a_run(
+    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That check has failed, those behind it are run, and the report is written."""
+    install(LightPlugin(ABORTS, f"{REFERENCE.metadata}Requires-Dist: srtkit-plugin-cache-chunk\n"))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    command = [sys.executable, "-m", "srtkit", "conformance", "run", "prefix_cache:toy", "--level", "1"]
+    done = subprocess.run(
+        [*command, "--report", str(tmp_path / "out.json")], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+    checks = json.loads((tmp_path / "out.json").read_text())["checks"]
+    ids = [one.id for one in suite_for("prefix_cache").checks() if one.level <= 1]
+    assert [one["id"] for one in checks] == ids
+    assert [one["id"] for one in checks if one["verdict"] == "fail"] == ["prefix_cache.close"]
+    assert ids[-1] != "prefix_cache.close"
+    assert "the process ended by signal SIGABRT" in done.stdout
+    assert "freed twice" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -109,6 +159,14 @@ def test_without_a_level_it_is_the_highest_that_has_checks(
     assert ran == {one.level for one in suite.checks()}
 
 
+def test_without_a_level_nothing_is_soaked(srt: Srt, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(commands, "_certify", lambda subject, suite, arguments: asked.append(arguments.level) or 0)
+    srt("run", "prefix_cache:chunk")
+    srt("run", "recurrent:torch")
+    assert asked == [3, 2]
+
+
 @pytest.mark.parametrize(
     ("source", "why"),
     [
@@ -127,8 +185,8 @@ def test_3_when_the_plugin_cannot_be_loaded(
     assert why in capfd.readouterr().err
 
 
-def test_3_when_the_device_is_not_here(srt: Srt, capfd: Capture) -> None:
-    assert srt("run", "prefix_cache:chunk", "--device", "cpu:99") == 3
+def test_5_when_the_device_is_not_here(srt: Srt, capfd: Capture) -> None:
+    assert srt("run", "prefix_cache:chunk", "--device", "cpu:99") == 5
     assert "has no device 99 here" in capfd.readouterr().err
 
 
@@ -233,8 +291,10 @@ def test_selftest_of_one_mutant(srt: Srt, tmp_path: Path, capfd: Capture) -> Non
     matrix = tmp_path / "matrix.md"
     options = ("--kind", "loading", "--mutant", "prints", "--seeds", 1, "--matrix", matrix)
     assert srt("selftest", *options) == 0
-    assert capfd.readouterr().out.splitlines()[-1] == "1 mutants, 0 legal variants, 0 faults"
-    assert "| prints: prints a banner when it is imported | ● |" in matrix.read_text()
+    out = capfd.readouterr().out.splitlines()
+    assert out[-1] == "1 mutants, 0 legal variants, 0 faults"
+    assert "prints  ●" in out
+    assert "| prints | prints a banner when it is imported | `silent` |" in matrix.read_text()
 
 
 def test_the_light_module_is_light() -> None:

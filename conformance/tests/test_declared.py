@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from types import SimpleNamespace
+
 import pytest
 
+from srtkit.plugins.loading import load
 from srtkit.plugins.registry import Registry, discover
+from srtkit.spec.capabilities import NoOptions
 from srtkit.spec.errors import DeviceAbsent
 from srtkit_conformance import declared as subject
 
@@ -26,6 +31,31 @@ def test_features_sizes_and_refusals() -> None:
 
 def test_a_kind_without_capabilities_has_no_row() -> None:
     assert told("models", "models") == {}
+    assert told("platform", "cpu") == {}
+
+
+def test_a_kind_that_must_declare_and_does_not_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A descriptor of another type has its plugin blamed; it is not one that declares nothing."""
+    monkeypatch.setattr(subject, "load", lambda offer: load(offer) if offer.kind == "platform" else NoOptions())
+    assert "transport:zmq" in told("transport", "zmq")["capabilities"]
+
+
+def test_a_bool_is_told_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass(frozen=True)
+    class Can:
+        fast: bool = True
+        wide: bool = False
+        rows: int = 1
+
+    made = SimpleNamespace(options=NoOptions, capabilities=lambda options: Can())
+    monkeypatch.setattr(subject, "load", lambda offer: load(offer) if offer.kind == "platform" else made)
+    assert told("transport", "zmq") == {"fast": "yes", "wide": "no", "rows": "1"}
+
+
+def test_a_device_that_vanishes_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = SimpleNamespace(options=NoOptions, probe=lambda options: ())
+    monkeypatch.setattr(subject, "load", lambda offer: gone if offer.kind == "platform" else load(offer))
+    assert told("attention", "torch")["capabilities"].startswith("unknown: platform: the device that was found")
 
 
 def test_without_a_device_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

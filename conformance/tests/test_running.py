@@ -1,9 +1,12 @@
-"""How checks end: in this process, in a child, under pytest."""
+"""How checks end: in this process, in a child of their own, in one that serves them in turn."""
 
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 
 import psutil
@@ -14,6 +17,13 @@ from srtkit_conformance.check import SuiteError
 from srtkit_conformance.result import Result, level_reached
 from srtkit_conformance.runner import Runner
 from srtkit_conformance.suite import run_checks
+
+
+@pytest.fixture
+def apart(runner: Runner) -> Iterator[Runner]:
+    """The runner, whose child is ended after the test."""
+    yield runner
+    runner.close()
 
 
 def run_all(runner: Runner, *names: str) -> list[Result]:
@@ -47,6 +57,68 @@ def running(pid: int) -> bool:
 def test_each_outcome_has_its_verdict(runner: Runner, name: str, verdict: str, message: str) -> None:
     result = runner.run(toy(name))
     assert (result.verdict, result.message.partition("\n")[0]) == (verdict, message)
+
+
+def test_a_child_says_the_same_as_this_process(apart: Runner) -> None:
+    for name in ("passes", "shares", "pages", "raises"):
+        here, there = apart.run(toy(name)), apart.run_apart(toy(name))
+        assert there == replace(here, seconds=there.seconds)
+
+
+def test_one_child_serves_all_that_are_not_isolated(apart: Runner) -> None:
+    """It loads the plugin once, and what one check keeps for others is there."""
+    first, alone, second = (apart.run_apart(toy(name)).figures for name in ("serves", "alone", "serves"))
+    assert first["pid"] == second["pid"] != os.getpid()
+    assert (first["asked"], second["asked"]) == (1, 2)
+    assert alone["pid"] not in (first["pid"], os.getpid())
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("aborts", "the process ended by signal SIGABRT\nlast words\n"),
+        ("sleeps", "did not end within 1 s"),
+        ("leaves", "the process ended with exit code 6"),
+    ],
+)
+def test_a_check_that_takes_the_child_with_it_is_one_failed_check(apart: Runner, name: str, message: str) -> None:
+    """Another child goes on with the rest."""
+    started = time.perf_counter()
+    before, lost, after = (apart.run_apart(toy(one)) for one in ("serves", name, "serves"))
+    assert lost.verdict == "fail"
+    assert lost.message.startswith(message)
+    assert lost.replay.endswith(f"--only prefix_cache.toy_{name}")
+    assert before.figures["pid"] != after.figures["pid"]
+    assert after.figures["asked"] == 1
+    assert time.perf_counter() - started < 40
+    assert not running(int(before.figures["pid"]))
+
+
+def test_a_child_that_dies_between_two_checks_is_not_overlooked(apart: Runner) -> None:
+    pid = int(apart.run_apart(toy("serves")).figures["pid"])
+    os.kill(pid, signal.SIGKILL)
+    while running(pid):
+        time.sleep(0.01)
+    assert apart.run_apart(toy("passes")).message.startswith("the process ended by signal SIGKILL")
+    assert apart.run_apart(toy("passes")).verdict == "pass"
+
+
+def test_the_end_of_a_run_is_the_end_of_its_child(runner: Runner) -> None:
+    (result,) = run_all(runner, "serves")
+    assert not running(int(result.figures["pid"]))
+
+
+def test_an_interrupt_ends_the_run_and_its_child(runner: Runner) -> None:
+    """As the user's Ctrl-C does, while a check runs."""
+    pids: list[int] = []
+
+    def interrupt(result: Result) -> None:
+        pids.append(int(result.figures["pid"]))
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+    with pytest.raises(KeyboardInterrupt):
+        run_checks([toy("serves"), replace(toy("sleeps"), seconds=30.0)], runner, {}, interrupt)
+    assert not running(pids[0])
 
 
 def test_a_result_says_all_that_a_reader_needs(runner: Runner) -> None:
@@ -83,6 +155,7 @@ def test_a_crash_is_one_failed_check(runner: Runner) -> None:
     assert result.verdict == "fail"
     assert result.message.startswith("the process ended by signal SIGSEGV")
     assert "string_at" in result.message  # where it happened
+    assert "multiprocessing" not in result.message  # which says nothing of the plugin
 
 
 def test_an_end_without_a_word_is_a_failed_check_that_quotes_the_output(runner: Runner) -> None:
@@ -102,8 +175,8 @@ def test_a_hang_ends_after_the_checks_time_with_all_that_it_started(runner: Runn
 
 
 def test_under_pytest_a_crash_does_not_stop_the_others(runner: Runner) -> None:
-    results = run_all(runner, "crashes", "passes", "fails")
-    assert [one.verdict for one in results] == ["fail", "pass", "fail"]
+    results = run_all(runner, "crashes", "passes", "aborts", "fails")
+    assert [one.verdict for one in results] == ["fail", "pass", "fail", "fail"]
 
 
 def test_a_failed_check_quotes_what_the_plugin_printed(runner: Runner, capfd: pytest.CaptureFixture[str]) -> None:

@@ -10,8 +10,8 @@ from types import ModuleType
 import pytest
 
 from conformance.tests import toy_checks, toy_mutants
-from srtkit_conformance.catalogue import Suite
-from srtkit_conformance.markdown import kill_matrix
+from srtkit_conformance.catalogue import NOT_PASSED, Suite
+from srtkit_conformance.matrix import matrix_page, matrix_text
 from srtkit_conformance.mutant import Mutant
 from srtkit_conformance.selftest import Plan, Proof, prove
 
@@ -38,7 +38,7 @@ def proof(monkeypatch: pytest.MonkeyPatch) -> Prove:
 
 def test_a_suite_that_kills_all_and_spares_the_legal_is_proved(proof: Prove) -> None:
     good = proof(*ALL)
-    assert good.faults == ["prefix_cache.toy_shares passes on no plugin of this repository"]
+    assert good.faults == [f"{one} passes on no plugin of this repository" for one in GOOD[1:]]
     assert [[*row.failed] for row in good.rows] == [[GOOD[1]], [GOOD[2]], []]
     assert good.uncovered == (GOOD[0],)
 
@@ -108,9 +108,50 @@ def test_quick_holds_variants_to_the_first_levels_and_references_to_all(
     assert any("fails prefix_cache.toy_pages" in one for one in proof(references=("radix",), quick=True).faults)
 
 
-def test_the_matrix_has_a_row_a_mutant_and_marks_the_named_killer(proof: Prove) -> None:
-    page = kill_matrix([proof(*ALL)]).splitlines()
-    assert "| mutant | toy_shares | toy_pages |" in page
-    assert "| toy_boasts: claims to share | ● |  |" in page
-    assert "| toy_modest (legal): takes pages of 16 only |  |  |" in page
-    assert page[-1] == "Not the named killer of any mutant: `prefix_cache.toy_passes`."
+def test_a_soak_runs_on_mutants_that_name_it_and_on_references_unless_it_is_quick(
+    proof: Prove, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = replace(toy_checks.pages, level=4)
+    monkeypatch.setattr(toy_checks, "pages", late)
+    both = replace(
+        toy_mutants.boasts, make=lambda descriptor: toy_mutants.boasts.make(toy_mutants.picky.make(descriptor))
+    )
+    assert [[*row.failed] for row in proof(both, toy_mutants.picky).rows] == [[GOOD[1]], [GOOD[2]]]
+    monkeypatch.setattr(toy_checks, "pages", replace(late, body=toy_checks.shares.body))
+    boasts = replace(toy_mutants.boasts, killed_by=(GOOD[2],))
+    fault = "prefix_cache:radix fails prefix_cache.toy_pages in seed 0: shares though it must not"
+    assert fault in proof(boasts, references=("radix",)).faults
+    assert fault not in proof(boasts, references=("radix",), quick=True).faults
+
+
+def test_the_page_has_a_row_a_mutant_with_its_killers(proof: Prove) -> None:
+    page = matrix_page([proof(*ALL)]).splitlines()
+    assert "| toy_boasts | claims to share | `toy_shares` |  |" in page
+    assert "- toy_modest: takes pages of 16 only" in page
+    assert page[-1] == "The named killer of no mutant: `toy_passes`."
+
+
+def test_the_matrix_has_a_line_a_mutant_and_a_column_a_check_and_names_what_is_not_covered(proof: Prove) -> None:
+    twice = replace(toy_mutants.picky, id="toy_twice", killed_by=(GOOD[1],), make=toy_mutants.boasts.make)
+    assert matrix_text(proof(*ALL, twice)).splitlines()[1:] == [
+        "            12",
+        "toy_boasts  ●·",
+        "toy_picky   ·●",
+        "toy_modest  ··",
+        "toy_twice   ●·",
+        "   1 prefix_cache.toy_shares",
+        "   2 prefix_cache.toy_pages",
+        "prefix_cache: the named killer of no mutant: prefix_cache.toy_passes",
+    ]
+
+
+def test_what_only_a_variant_passes_is_passed_by_no_plugin(proof: Prove) -> None:
+    """`toy_pages` is informational on `chunk`, and passes on `toy_modest`."""
+    assert "prefix_cache.toy_pages passes on no plugin of this repository" in proof(*ALL).faults
+
+
+def test_an_exception_that_is_none_any_more_is_a_fault(proof: Prove, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(NOT_PASSED, GOOD[0], "a joke")
+    monkeypatch.setitem(NOT_PASSED, GOOD[1], "chunk shares nothing")
+    monkeypatch.setitem(NOT_PASSED, GOOD[2], "chunk takes pages of any size")
+    assert proof(*ALL).faults == [f"{GOOD[0]} passes on a plugin of this repository after all: a joke"]

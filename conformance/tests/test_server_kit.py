@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import gc
+import http.server
 import itertools
+import math
+import mmap
 import os
 import subprocess
 import sys
+import tempfile
+import threading
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,11 +22,15 @@ import pytest
 from srtkit_conformance.catalogue import SERVED, SERVER, checks_for, suite_for
 from srtkit_conformance.check import Failed, Refused
 from srtkit_conformance.find import Subject, load_target
-from srtkit_conformance.kits.server.combinations import staged, why_not
+from srtkit_conformance.kits.server import tour as touring
+from srtkit_conformance.kits.server.client import Client
+from srtkit_conformance.kits.server.combinations import begun, staged, why_not
+from srtkit_conformance.kits.server.model import ServedModel
 from srtkit_conformance.kits.server.pairwise import Row, covering
 from srtkit_conformance.kits.server.process import Lost, ServerProcess, session_of
+from srtkit_conformance.kits.server.soak import BEGINNING, BEGINNINGS, drawn_requests, memory
 from srtkit_conformance.kits.server.tour import Tour, tour
-from srtkit_conformance.kits.server.visit import Visit
+from srtkit_conformance.kits.server.visit import Visit, visit
 
 FACTORS = {"a": ("1", "2", "3"), "b": ("1", "2"), "c": ("1", "2", "3"), "d": ("1", "2")}
 
@@ -80,6 +92,31 @@ def test_a_transport_that_says_it_connects_no_processes_is_refused_before_anythi
     assert "cannot connect processes" in outcome.reason
 
 
+def test_a_graph_runner_that_says_it_captures_nothing_here_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    target = load_target(Subject("graph_runner", "full"), suite_for("graph_runner"), tmp_path)
+    outcome = tour(target).judge("tokens")
+    assert isinstance(outcome, Refused)
+    assert "captures nothing" in outcome.reason
+
+
+def test_others_that_refuse_are_passed_over_until_nobody_of_a_kind_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = load_target(Subject("prefix_cache", "chunk"), suite_for("prefix_cache"), tmp_path)
+    target = replace(target, servers=1)
+    monkeypatch.setattr(
+        touring._Guide, "visit_all", lambda self, rows: [Visit(refused_by=f"ops:{row['ops.use']}") for row in rows]
+    )
+    made = tour(target)
+    assert "ops: nobody is left" in made.error
+    assert "ops:cpu" in made.left_out
+    with pytest.raises(Failed, match="left out: ops:"):
+        made.judge("tokens")
+    stage, error = begun(staged(target, tmp_path / "other").without(frozenset({"attention:nobody"})))
+    assert error is None
+    assert stage.first
+
+
 def test_a_failure_names_the_combination() -> None:
     bad, good = Visit(), Visit()
     bad.part("tokens", lambda: _fail("other tokens"))
@@ -138,3 +175,87 @@ def test_a_server_does_not_outlive_the_suite_even_one_that_is_killed(tmp_path: P
     while left := session_of(int(killed.stdout)):
         assert time.monotonic() < deadline, left
         time.sleep(0.01)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_memory_is_what_processes_have_written_and_not_what_they_map() -> None:
+    before = memory([os.getpid()])
+    written = bytearray(b"x" * (64 << 20))
+    after = memory([os.getpid()])
+    assert 60 < after - before < 72
+    with tempfile.TemporaryFile() as file:
+        file.write(written)
+        file.flush()
+        with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+            assert mapped[:: 1 << 12].count(b"x") == 64 << 8
+            assert memory([os.getpid()]) - after < 4
+    assert memory([2**22 + 1]) == 0.0  # beyond the largest process id
+
+
+def test_requests_of_a_soak_are_the_same_each_time_and_begin_alike() -> None:
+    first, again = ([*itertools.islice(drawn_requests(3), 50)] for _ in range(2))
+    assert first == again
+    assert len({tuple(one.ids[:BEGINNING]) for one in first}) == BEGINNINGS
+    assert len({tuple(one.ids) for one in first}) > 45
+
+
+HALF = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"
+ANSWERS = {
+    "half an answer": HALF,
+    "no JSON": b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nwhat",
+    "no HTTP": b"what\r\n\r\n",
+    "no figure": b"HTTP/1.1 200 OK\r\nContent-Length: 16\r\n\r\nsrtkit_running x",
+    "half an error": b"HTTP/1.1 500 Sorry\r\nContent-Length: 100\r\n\r\n{",
+    "an event that is no JSON": b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\ndata: what",
+    "a stream without events": b"HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\ndata: [DONE]",
+}
+
+
+@pytest.fixture(params=ANSWERS)
+def broken(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServerProcess]:
+    """A server process, and an address at which everything is answered with the same bytes."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.wfile.write(ANSWERS[request.param])
+
+        do_GET = do_POST = answer  # noqa: N815 - names of the standard library
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    (tmp_path / "log").touch()
+    (tmp_path / "t").mkdir()
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as answering:
+        thread = threading.Thread(target=answering.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        (tmp_path / "log").write_text(f"http://127.0.0.1:{answering.server_port}")
+        with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True) as process:
+            yield ServerProcess(process, tmp_path)
+            process.kill()
+        answering.shutdown()
+        thread.join()
+
+
+def test_an_answer_that_cannot_be_read_fails_the_part_and_not_the_tour(
+    broken: ServerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = [[1] * 12] * 14
+    monkeypatch.setattr(ServedModel, "expected", expected)
+    found = visit(broken, ServedModel(tmp_path, tmp_path, "dummy", "models", 0), math.inf).found
+    assert all(isinstance(found[part], Failed) for part in ("tokens", "again", "crowd", "given_up"))
+
+
+def test_connections_are_closed_when_their_answer_has_been_read(
+    broken: ServerProcess, recwarn: pytest.WarningsRecorder
+) -> None:
+    broken.wait_until_ready()
+    client = Client(broken)
+    for ask in (client.figures, client.flush_cache):
+        try:
+            ask()
+        except Failed as failed:
+            assert "answer" in failed.message  # noqa: PT017 - some of the answers can be read
+    gc.collect()
+    assert not [one for one in recwarn if issubclass(one.category, ResourceWarning)]

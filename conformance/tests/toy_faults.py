@@ -56,6 +56,33 @@ def vanishes(target: Target) -> Outcome:
     os._exit(5)
 
 
+@check("prefix_cache.toy_serves", level=2, clause=CLAUSE, explain="Says where, and how often it was asked there.")
+def serves(target: Target) -> Outcome:
+    target.extra["asked"] = target.extra.get("asked", 0) + 1
+    return {"pid": os.getpid(), "asked": target.extra["asked"]}
+
+
+@check("prefix_cache.toy_aborts", level=2, clause=CLAUSE, explain="A kernel that gives up.")
+def aborts(target: Target) -> Outcome:
+    print("last words")
+    os.abort()
+
+
+@check("prefix_cache.toy_sleeps", level=2, clause=CLAUSE, explain="A kernel that never ends.", seconds=1.0)
+def sleeps(target: Target) -> Outcome:
+    time.sleep(60)
+    return None
+
+
+@check("prefix_cache.toy_leaves", level=2, clause=CLAUSE, explain="What it has started goes on without it.")
+def leaves(target: Target) -> Outcome:
+    """The other end of the pipe stays open in the process that it leaves behind."""
+    if os.fork():
+        os._exit(6)
+    time.sleep(60)
+    return None
+
+
 @check("prefix_cache.toy_nonsense", level=4, clause=CLAUSE, explain="The suite is at fault.")
 def nonsense(target: Target) -> Outcome:
     return 42  # type: ignore[return-value]

@@ -212,8 +212,8 @@ def test_check_refuses_what_serving_would_refuse_with_the_files_line(site: Site,
     runner = "PARTS['fit'] = lambda wanted, keys: None"
     site.plugin("graph_runner", "needs-graphs", extra=answers("graph_runner") + runner)
     for table, line, remedy in (
-        ("parallel", "tensor = 2", "remove the line"),
-        ("server", "workers = 2", "remove the line"),
+        ("parallel", "tensor = 2", "leave it out"),
+        ("server", "workers = 2", "leave it out"),
         ("transport", 'use = "threads"', "name another"),
         ("graph_runner", 'use = "needs-graphs"', "remove it from the list"),
         ("memory", "page_size = 5", "choose a size from both lists"),

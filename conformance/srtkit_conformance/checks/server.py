@@ -1,11 +1,13 @@
 """Through `srt serve`, in every pair of plugins that go together: what a plugin does right alone, it may do wrong here.
 
-All of them judge one tour: a server for each combination, asked the same from its start to its end.
+All but one judge one tour: a server for each combination, asked the same from its start to its end. The soak has a
+server of its own, of the first combination, and asks it for minutes.
 """
 
 from __future__ import annotations
 
 from srtkit_conformance.check import Outcome, check
+from srtkit_conformance.kits.server.soak import soak as soaked
 from srtkit_conformance.kits.server.tour import tour
 from srtkit_conformance.target import Target
 
@@ -89,3 +91,16 @@ def given_up(target: Target) -> Outcome:
 def end(target: Target) -> Outcome:
     """SIGTERM, as service managers send it."""
     return tour(target).judge("end")
+
+
+@check(
+    "server.soak",
+    level=4,
+    clause="server: memory and pages do not grow with the requests that were served",
+    explain="Something is kept of every step or request: a tensor in a list, a table by request id, a lease that is "
+    "never closed, a file or an event per step. Requests that were given up are the usual place.",
+    seconds=SECONDS,
+)
+def soak(target: Target) -> Outcome:
+    """Thousands of short requests, fewer on a slow device; prompts partly repeat, and every eighth is given up."""
+    return soaked(target)

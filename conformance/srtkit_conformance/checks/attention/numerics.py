@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from srtkit_conformance.check import Outcome, check, expect
-from srtkit_conformance.kits.attention.case import LARGEST, Case, Row, rows_of
+from srtkit_conformance.kits.attention.case import LARGEST, Case, rows_of
 from srtkit_conformance.kits.attention.harness import Harness
 from srtkit_conformance.kits.attention.step import Step, ask, verify
 from srtkit_conformance.kits.numeric.gates import Margins
@@ -171,14 +171,6 @@ def long(target: Target) -> Outcome:
     return verify(harness, cases).figures()
 
 
-STEPS: dict[str, tuple[Row, ...]] = {
-    "decode": rows_of((90, 1), (3, 1), (0, 1), (64, 1)),
-    "prompt": rows_of((0, 70)),
-    "prompts of one length": rows_of(*[(0, 17)] * 2),
-    "chunks": rows_of((75, 20), (0, 3), (31, 9)),
-    "mixed": rows_of((80, 1), (12, 1), (0, 9), (65, 10), (64, 1)),
-}
-LEADING = {"decode": 4, "mixed": 2}
 HEADS = ((2, 1), (2, 3), (1, 4), (1, 8), (1, 16))
 """KV heads, and query heads on each."""
 MASKS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -188,43 +180,82 @@ MASKS: dict[str, tuple[str, dict[str, Any]]] = {
     "window of 24": ("window", {"window": 24}),
 }
 """Name → the feature it needs, fields of the case."""
+TREE = "drafts in a tree"
+NEVER = {("step", TREE, "mask", "none")}
+"""A tree says what drafts see, and so does a layer without causal order: that all see all."""
+
+
+def steps(harness: Harness) -> dict[str, dict[str, Any]]:
+    """Kinds of step by name, as fields of a case."""
+    n = min(5, harness.can.max_q_len_decode)
+    found: dict[str, dict[str, Any]] = {
+        "decode": {"rows": rows_of((90, 1), (3, 1), (0, 1), (64, 1)), "leading": 4},
+        "prompt": {"rows": rows_of((0, 70))},
+        "prompts of one length": {"rows": rows_of(*[(0, 17)] * 2)},
+        "chunks": {"rows": rows_of((75, 20), (0, 3), (31, 9))},
+        "mixed": {"rows": rows_of((80, 1), (12, 1), (0, 9), (65, 10), (64, 1)), "leading": 2},
+    }
+    if harness.has("tree_mask"):
+        found[TREE] = {"rows": rows_of((75, n), (0, n), (33, n), (0, 9), (20, 1)), "leading": 3, "tree": True}
+    return found
 
 
 def matrix(harness: Harness) -> list[tuple[bool, Case]]:
     """(fresh, case): all pairs of what is declared: dtypes, shapes, pages, features, kinds of step, sizes of input."""
     can = harness.can
-    fp8 = sorted(name for name in can.kv_dtypes if name.startswith("float8"))
-    factors: dict[str, Sequence[Any]] = {
-        "dtype": harness.dtypes,
-        "head_dim": [size for size in (64, 80, 128, 256) if size in can.head_dims] or [harness.head_dim],
+    factors = {
+        **_shared(harness),
+        "head_dim": [size for size in HEAD_DIMS if size in can.head_dims] or [harness.head_dim],
         "heads": [heads for heads in HEADS if heads[1] <= can.max_gqa_ratio],
-        "page": [size for size in (16, 1, 7, 256) if size in can.page_sizes] or [harness.page],
-        "step": list(STEPS),
+        "mask": [name for name, (feature, _) in MASKS.items() if not feature or harness.has(feature)],
+        "soft_cap": [0.0, 2.0] if harness.has("soft_cap") else [0.0],
+        "sinks": [False, True] if harness.has("sinks") else [False],
+    }
+    drawn = pairwise(factors, seed=harness.target.seed, never=NEVER)
+    for one in drawn:
+        one["kv_heads"], one["ratio"] = one.pop("heads")
+        one |= MASKS[one.pop("mask")][1]
+    return [_case(harness, one) for one in drawn]
+
+
+def latent_matrix(harness: Harness) -> list[tuple[bool, Case]]:
+    """The same of latent layers, whose shape is one and which go with no mask, cap or sinks; none if not declared."""
+    if not harness.has("mla"):
+        return []
+    ratios = [ratio for ratio in (16, 1, 3) if ratio <= harness.can.max_gqa_ratio]
+    factors = {**_shared(harness), "mla": [harness.mla], "ratio": ratios}
+    return [_case(harness, one) for one in pairwise(factors, seed=harness.target.seed)]
+
+
+def _shared(harness: Harness) -> dict[str, Sequence[Any]]:
+    """Factors of both."""
+    fp8 = sorted(name for name in harness.can.kv_dtypes if name.startswith("float8"))
+    return {
+        "dtype": harness.dtypes,
+        "page": [size for size in (16, 1, 7, 256) if size in harness.can.page_sizes] or [harness.page],
+        "step": list(steps(harness)),
         "std": [1.0, 0.1, 4.0],
         "permuted": [True, False],
         "garbage": [1e4, LARGEST],
         "padding": [0, 2],
         "fused": [False, True],
         "fresh": [False, True],
-        "mask": [name for name, (feature, _) in MASKS.items() if not feature or harness.has(feature)],
-        "soft_cap": [0.0, 2.0] if harness.has("soft_cap") else [0.0],
-        "sinks": [False, True] if harness.has("sinks") else [False],
         "kv_dtype": ["the same", "another", *fp8],
     }
-    cases = []
-    for drawn in pairwise(factors, seed=harness.target.seed):
-        fresh, step = drawn.pop("fresh"), drawn.pop("step")
-        drawn["kv_heads"], drawn["ratio"] = drawn.pop("heads")
-        drawn |= MASKS[drawn.pop("mask")][1]
-        if drawn["kv_dtype"] not in fp8:
-            others = sorted(can.kv_dtypes - {drawn["dtype"], *fp8})
-            drawn["kv_dtype"] = others[0] if others and drawn["kv_dtype"] == "another" else ""
-        case = harness.case(STEPS[step], leading=LEADING.get(step, 0), **drawn)
-        if not harness.layouts(case.spec, case.page):  # how a plugin declines a pair of dtypes
-            _expect_layout(harness, case)
-            case = replace(case, kv_dtype="")
-        cases.append((fresh, case))
-    return cases
+
+
+def _case(harness: Harness, drawn: dict[str, Any]) -> tuple[bool, Case]:
+    """Of drawn factors, taking a declared KV dtype for "another"; "the same" if the pair of dtypes is declined."""
+    kv_dtypes, chosen = harness.can.kv_dtypes, drawn["kv_dtype"]
+    if not chosen.startswith("float8"):
+        others = sorted(name for name in kv_dtypes - {drawn["dtype"]} if not name.startswith("float8"))
+        chosen = others[0] if others and chosen == "another" else ""
+    fresh, step = drawn.pop("fresh"), drawn.pop("step")
+    case = harness.case(**{**drawn, **steps(harness)[step], "kv_dtype": chosen})
+    if not harness.layouts(case.spec, case.page):  # how a plugin declines a pair of dtypes
+        _expect_layout(harness, case)
+        case = replace(case, kv_dtype="")
+    return fresh, case
 
 
 def _expect_layout(harness: Harness, case: Case) -> None:
@@ -241,15 +272,15 @@ def _expect_layout(harness: Harness, case: Case) -> None:
     "attention.numerics.matrix",
     level=2,
     clause="attention/1.0: everything declared works together with everything else declared",
-    explain="A template or branch that exists for one combination of shapes only; a kv_dtype is declared that no "
-    "layout is offered for. The message names the case.",
+    explain="A template or branch that exists for one combination of shapes only, trees and latent layers among them; "
+    "a kv_dtype is declared that no layout is offered for. The message names the case.",
     seconds=300,
 )
 def pairs(target: Target) -> Outcome:
     """Every pair of declared values in some step."""
     harness = Harness(target)
     margins = Margins()
-    cases = matrix(harness)
+    cases = [*matrix(harness), *latent_matrix(harness)]
     for fresh, case in cases:
         step = Step(harness.rig(case), case)
         step.run(fresh=fresh).check(margins)

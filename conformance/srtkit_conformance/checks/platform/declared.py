@@ -12,11 +12,12 @@ from srtkit.spec.facts import DeviceFacts
 from srtkit.spec.kv import ITEM_BYTES
 from srtkit.spec.platform import PlatformDefaults
 from srtkit.spec.versions import CONTRACTS
-from srtkit_conformance.check import Failed, Figures, Informational, Outcome, check, expect
+from srtkit_conformance.check import Failed, Informational, Outcome, check, expect
 from srtkit_conformance.kits.fresh import can_travel, imported_by
-from srtkit_conformance.kits.platform.facts import describe, facts_of
+from srtkit_conformance.kits.platform.facts import absent, assumed, describe, facts_of, here_or_assumed
 from srtkit_conformance.target import Target
 
+NOT_HERE = "the device is not here, and the table knows none of the usual architectures"
 UNKNOWN = ("no such architecture", "", "sm_0")
 
 
@@ -40,9 +41,11 @@ def no_torch(target: Target) -> Outcome:
     clause="platform/1.0: probe(options): the devices that are here; never raises for absence",
     explain="A field of the facts is empty or of another form than the contract's, or two calls differ.",
 )
-def probe(target: Target) -> Figures:
+def probe(target: Target) -> Outcome:
     first, second = ([_identity(one) for one in target.descriptor.probe(target.options)] for _ in range(2))
     expect(first == second, "two calls find different devices", observed=second, limit=first)
+    if absent(target):
+        return Informational("it finds no device here, so that its facts are not judged")
     facts = facts_of(target)
     _sound(facts)
     return {"devices": facts.count, "memory_bytes": facts.memory_bytes}
@@ -58,17 +61,16 @@ def assume(target: Target) -> Outcome:
     for name in UNKNOWN:
         found = target.descriptor.assume(name)
         expect(found is None, f"assume({name!r}) makes a device of an unknown name", observed=found, limit=None)
+    if absent(target):
+        tables = assumed(target)
+        for architecture, table in tables.items():
+            _is(table, target.facts.platform, architecture)
+        return {"architectures": len(tables)} if tables else Informational(NOT_HERE)
     here = facts_of(target)
     table = target.descriptor.assume(here.architecture)
     if table is None:
         return Informational(f"the table does not know {here.architecture}, the device that is here")
-    _sound(table)
-    expect(
-        (table.platform, table.architecture) == (here.platform, here.architecture),
-        "the table's device is another one",
-        observed=(table.platform, table.architecture),
-        limit=(here.platform, here.architecture),
-    )
+    _is(table, here.platform, here.architecture)
     return None
 
 
@@ -79,9 +81,12 @@ def assume(target: Target) -> Outcome:
     explain="A plugin is named that neither is installed nor has an official distribution: a file that names only the "
     "platform cannot start. Or a kind is misspelt, or the dtype is none of the device's.",
 )
-def defaults(target: Target) -> Figures:
-    facts = facts_of(target)
-    said: PlatformDefaults = target.descriptor.defaults(facts)
+def defaults(target: Target) -> Outcome:
+    said = [_sensible(target.descriptor.defaults(facts), facts) for facts in here_or_assumed(target)]
+    return {"kinds": max(len(one.plugins) for one in said)} if said else Informational(NOT_HERE)
+
+
+def _sensible(said: PlatformDefaults, facts: DeviceFacts) -> PlatformDefaults:
     expect(said.dtype in facts.dtypes, "the default dtype is none of the device's", observed=said.dtype)
     expect(0 < said.memory_fraction <= 1, "the default share of memory is none", observed=said.memory_fraction)
     registry = discover()
@@ -93,7 +98,7 @@ def defaults(target: Target) -> Figures:
             except PluginNotFound:
                 known = official_distribution(kind, name)
                 expect(bool(known), "a default names a plugin that nobody has", observed=f"{kind}:{name}")
-    return {"kinds": len(said.plugins)}
+    return said
 
 
 @check(
@@ -102,19 +107,30 @@ def defaults(target: Target) -> Figures:
     clause="platform/1.0: environment holds variables that must stand in a rank's environment before it starts",
     explain="Names must be those of environment variables and values text; SRT_ names are core's own settings.",
 )
-def rank_environment(target: Target) -> Figures:
-    said: PlatformDefaults = target.descriptor.defaults(facts_of(target))
-    environment: Mapping[str, object] = said.environment
+def rank_environment(target: Target) -> Outcome:
+    said = [target.descriptor.defaults(facts).environment for facts in here_or_assumed(target)]
+    for environment in said:
+        _settable(environment)
+    return {"variables": max(map(len, said))} if said else Informational(NOT_HERE)
+
+
+def _settable(environment: Mapping[str, object]) -> None:
     for name, value in environment.items():
         expect(bool(re.fullmatch(r"[A-Z_][A-Z0-9_]*", name)), "no name of an environment variable", observed=name)
         expect(not name.startswith("SRT_"), "SRT_ variables are settings of core", observed=name)
         expect(isinstance(value, str) and "\0" not in value, f"the value of {name} is no text", observed=repr(value))
-    return {"variables": len(said.environment)}
 
 
 def _identity(facts: DeviceFacts) -> tuple[object, ...]:
     """Facts that do not change while a machine runs."""
     return facts.platform, facts.name, facts.architecture, facts.count, facts.dtypes, facts.graphs, facts.async_launch
+
+
+def _is(table: DeviceFacts, platform: str, architecture: str) -> None:
+    """The table's device is the one that was asked for."""
+    _sound(table)
+    found, asked = (table.platform, table.architecture), (platform, architecture)
+    expect(found == asked, "the table's device is another one", observed=found, limit=asked)
 
 
 def _sound(facts: DeviceFacts) -> None:

@@ -93,7 +93,8 @@ class Case:
     def __str__(self) -> str:
         """What differs from a plain step, for messages."""
         rows = ", ".join(f"{row.stored}+{row.n_query}" for row in self.rows)
-        shape = f"{self.kv_heads}x{self.ratio} heads of {self.head_dim}, pages of {self.page}"
+        spec = self.spec
+        shape = f"{spec.kv_heads}x{self.ratio} heads of {spec.head_dim}, pages of {self.page}"
         defaults = {one.name: one.default for one in fields(self)}
         told = {"rows", "dtype", "kv_heads", "ratio", "head_dim", "page"}
         extra = [

@@ -1,1 +1,1 @@
-"""What the checks of level 3 share: combinations of plugins, the model they serve, and a visit to `srt serve`."""
+"""What the checks through `srt serve` share: combinations of plugins, the model, a visit to a server, and a stay."""

@@ -14,9 +14,12 @@ from typing import Any
 from srtkit_conformance.check import Failed
 from srtkit_conformance.kits.server.process import Lost, ServerProcess
 
+SHOWN = ("running", "waiting", "pages_used", "pages_cached", "aborted_total")
 ANSWER_SECONDS = 20.0
 REST_SECONDS = 10.0
 POLL_SECONDS = 0.05
+BROKEN = (OSError, http.client.HTTPException, ValueError)
+"""No answer, half of one, or one that is not of its form."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +41,8 @@ class Client:
     @contextmanager
     def streaming(self, ids: Sequence[int], tokens: int, **more: Any) -> Iterator[Iterator[dict[str, Any]]]:
         """The events of a stream; to leave the block early is to hang up."""
-        connection, answer = self._ask("POST", "/generate", _body(ids, tokens, stream=True, **more))
-        try:
+        with self._asked("POST", "/generate", _body(ids, tokens, stream=True, **more)) as answer:
             yield _events(answer)
-        except OSError as error:
-            raise self._lost(error) from error
-        finally:
-            connection.close()
 
     def abort(self, rid: str) -> int:
         """How many requests of that id were ended."""
@@ -57,46 +55,38 @@ class Client:
 
     def figures(self) -> dict[str, float]:
         """Those of /metrics without labels, by name without "srtkit_"."""
-        _, answer = self._ask("GET", "/metrics", None)
-        text = answer.read().decode()
-        return {name: float(value) for name, value in re.findall(r"^srtkit_(\w+) (\S+)$", text, re.MULTILINE)}
+        with self._asked("GET", "/metrics", None) as answer:
+            found = re.findall(r"^srtkit_(\w+) (\S+)$", answer.read().decode(), re.MULTILINE)
+            return {name: float(value) for name, value in found}
 
     def wait_for(self, condition: Callable[[dict[str, float]], bool], what: str) -> None:
         """Until the figures are so. Raises `Failed` with them if they do not come to it."""
         deadline = time.monotonic() + REST_SECONDS
         while not condition(figures := self.figures()):
             if time.monotonic() > deadline:
-                shown = {name: int(figures[name]) for name in ("running", "waiting", "pages_used", "pages_cached")}
+                shown = {name: int(figures[name]) for name in SHOWN}
                 raise Failed(what, observed=shown, limit=f"within {REST_SECONDS:g} s")
             time.sleep(POLL_SECONDS)
 
     def _json(self, method: str, path: str, body: dict[str, Any]) -> Any:
-        connection, answer = self._ask(method, path, body)
-        try:
+        with self._asked(method, path, body) as answer:
             return json.loads(answer.read())
-        except OSError as error:
-            raise self._lost(error) from error
-        finally:
-            connection.close()
 
-    def _ask(
-        self, method: str, path: str, body: dict[str, Any] | None
-    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+    @contextmanager
+    def _asked(self, method: str, path: str, body: dict[str, Any] | None) -> Iterator[http.client.HTTPResponse]:
+        """The answer, to be read inside the block; its connection is closed at the end, however that comes."""
         connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=ANSWER_SECONDS)
         try:
             connection.request(method, path, None if body is None else json.dumps(body))
             answer = connection.getresponse()
-        except (OSError, http.client.HTTPException) as error:
+            if answer.status != 200:
+                text = answer.read().decode(errors="replace")
+                raise Failed(f"{path} answers with an error: {text[:500]}", observed=answer.status)
+            yield answer
+        except BROKEN as error:
+            raise Lost(f"the server does not answer: {error!r}\n{self.server.last_lines()}") from error
+        finally:
             connection.close()
-            raise self._lost(error) from error
-        if answer.status != 200:
-            text = answer.read().decode(errors="replace")
-            connection.close()
-            raise Failed(f"{path} answers with an error: {text[:500]}", observed=answer.status)
-        return connection, answer
-
-    def _lost(self, error: Exception) -> Lost:
-        return Lost(f"the server does not answer: {error!r}\n{self.server.last_lines()}")
 
 
 def _body(ids: Sequence[int], tokens: int, **more: Any) -> dict[str, Any]:

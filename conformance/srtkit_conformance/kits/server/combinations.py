@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from srtkit.config.prepare import Run, prepare
+from srtkit.config.prepare import prepare
 from srtkit.config.settings import load_settings
 from srtkit.plugins.loading import load
 from srtkit.plugins.registry import discover
-from srtkit.spec.capabilities import No
 from srtkit.spec.errors import SrtError, Unsupported
 from srtkit_conformance.catalogue import SERVED
 from srtkit_conformance.kits.model_loader.harness import harness_for
@@ -81,35 +80,34 @@ def staged(target: Target, folder: Path) -> Stage:
 
 def begun(stage: Stage) -> tuple[Stage, SrtError | None]:
     """Without those of the first choice that refuse, as core passes them over; or why nothing is served."""
-    while error := why_not(stage, stage.first):
-        kind, _, name = error.part.partition(":")
+    while True:
+        for setting, values in stage.factors.items():
+            if not values:
+                return stage, Unsupported(setting.removesuffix(".use"), "nobody is left: all refuse to be built here")
+        error = why_not(stage, stage.first)
+        kind, _, name = error.part.partition(":") if error else ("", "", "")
         others = stage.factors.get(f"{kind}.use", ())
         if not isinstance(error, Unsupported) or name not in others or len(others) == 1:
             return stage, error
         stage = stage.without(frozenset({error.part}))
-    return stage, None
 
 
 def why_not(stage: Stage, row: Row) -> SrtError | None:
-    """Why core would not serve this combination; None if it would."""
+    """Why core would not serve this combination; None if it would. Its part is a plugin, "kind:name", where one is."""
     source = stage.model(row).source
     try:
-        run = prepare(load_settings(None, [f"model.source={source}", *stage.sets(row)], environ={}))
+        prepare(load_settings(None, [f"model.source={source}", *stage.sets(row)], environ={}), serving=True)
+    except Unsupported as error:
+        return Unsupported(_plugin(row, error.part), error.cause, error.remedy)
     except SrtError as error:
         return error
-    return _at_build(run)
-
-
-def _at_build(run: Run) -> Unsupported | None:
-    """What core asks only when it builds, and plugins declare."""
-    transport = run.loaded.one("transport")
-    processes = transport.descriptor.capabilities(transport.options).processes
-    if isinstance(processes, No):
-        return Unsupported(transport.wired.part, f"cannot connect processes: {processes.reason}")
-    for runner in run.loaded.all("graph_runner"):
-        if not runner.descriptor.capabilities(run.facts).levels:
-            return Unsupported(runner.wired.part, "captures nothing on this device")
     return None
+
+
+def _plugin(row: Row, part: str) -> str:
+    """Of a refused setting, "--set transport.use", the plugin that the row names there; else the part itself."""
+    setting = part.removeprefix("--set ")
+    return f"{setting.removesuffix('.use')}:{row[setting]}" if setting.endswith(".use") and row.get(setting) else part
 
 
 def _factors(target: Target, name: str, loaders: tuple[str, ...]) -> dict[str, tuple[str, ...]]:

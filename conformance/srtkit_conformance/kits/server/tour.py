@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from srtkit.spec.errors import Unsupported
+from srtkit.spec.errors import SrtError, Unsupported
 from srtkit_conformance.check import Failed, Figures, Outcome, Refused
 from srtkit_conformance.kits.server.combinations import Stage, begun, staged
 from srtkit_conformance.kits.server.model import new
 from srtkit_conformance.kits.server.pairwise import Row
-from srtkit_conformance.kits.server.process import start
+from srtkit_conformance.kits.server.process import ServerProcess, start
 from srtkit_conformance.kits.server.stand_in import NAME, install
 from srtkit_conformance.kits.server.visit import Visit, visit
 from srtkit_conformance.target import Target
@@ -45,7 +45,9 @@ class Tour:
         if self.refusal:
             return Refused(self.refusal)
         if self.error:
-            raise Failed(f"not even the platform's choice of the other plugins is served with it: {self.error}")
+            without = f" (left out: {', '.join(sorted(self.left_out))})" if self.left_out else ""
+            what = "not even the platform's choice of the other plugins is served with it"
+            raise Failed(f"{what}: {self.error}{without}")
         found = [(row, one.found[part]) for row, one in zip(self.rows, self.visits, strict=True)]
         bad = [(row, one) for row, one in found if isinstance(one, Failed)]
         if bad:
@@ -66,17 +68,17 @@ def tour(target: Target) -> Tour:
 
 
 def _made(target: Target) -> Tour:
-    stage, error = begun(staged(target, new(target.folder / "tour")))
-    if error is not None:
-        # Its own refusal is one that it has declared; any other is no answer to what was asked.
-        declared = isinstance(error, Unsupported) and error.part == target.part
-        return Tour(refusal=str(error) if declared else "", error="" if declared else str(error))
+    stage = staged(target, new(target.folder / "tour"))
     guide = _Guide(target, stage)
     rows: list[Row] = []
     visits: list[Visit] = []
     left_out: frozenset[str] = frozenset()
     while True:
-        more = stage.without(left_out).rows(target.servers, rows)
+        stage, error = begun(stage.without(left_out))
+        if error is not None:
+            refused = declared(target, error)
+            return Tour(refusal=str(error)) if refused else Tour(error=str(error), left_out=left_out)
+        more = stage.rows(target.servers, rows)
         found = guide.visit_all(more)
         absent = {one.refused_by for one in found} - {"", target.part}
         kept = [pair for pair in zip(more, found, strict=True) if pair[1].refused_by not in absent]
@@ -105,14 +107,24 @@ class _Guide:
             return list(pool.map(self._visit, rows, folders))
 
     def _visit(self, row: Row, folder: Path) -> Visit:
-        model, sets = self.stage.model(row), self.stage.sets(row)
-        site = None
-        if self.target.origin:
-            site = install(self.target, new(folder / "site"))
-            sets.append(f"{self.target.kind}.use={NAME}")  # the last one counts
-        settings = folder / "served.toml"
-        settings.write_text(f'[model]\nsource = "{model.source}"\nname = "tiny"\n')
-        return visit(start(settings, sets, folder, site), model, math.inf if self.target.mutant else PATIENCE)
+        server = started(self.target, self.stage, row, folder)
+        return visit(server, self.stage.model(row), math.inf if self.target.mutant else PATIENCE)
+
+
+def started(target: Target, stage: Stage, row: Row, folder: Path) -> ServerProcess:
+    """A server of a row, just started."""
+    sets, site = stage.sets(row), None
+    if target.origin:
+        site = install(target, new(folder / "site"))
+        sets.append(f"{target.kind}.use={NAME}")  # the last one counts
+    settings = folder / "served.toml"
+    settings.write_text(f'[model]\nsource = "{stage.model(row).source}"\nname = "tiny"\n')
+    return start(settings, sets, folder, site)
+
+
+def declared(target: Target, error: SrtError) -> bool:
+    """Its own refusal is one that it has declared; any other is no answer to what was asked."""
+    return isinstance(error, Unsupported) and error.part == target.part
 
 
 def _words(row: Row) -> str:

@@ -20,8 +20,12 @@ CLIENTS = 24
 FEWEST = 3
 """Prompts that are asked on any device; the others if there is time."""
 LEAVING = 3
-GIVEN_UP = {"n": 24}
+GIVEN_UP = 24
 """Sequences of a request, more than the batch has rows: some run and some wait when it is given up."""
+WHOLE_CONTEXT = 1 << 16
+"""More tokens than a context has: a sequence that is not ended runs for hundreds of steps."""
+FEWEST_ENDED = (LEAVING - 1) * GIVEN_UP + 1
+"""Sequences that are aborted at least, some of the last request among them: figures older than that are no rest."""
 
 
 @dataclass
@@ -75,7 +79,7 @@ class _Guest:
         begin = time.monotonic()
         for ids, expected in zip(self.model.prompts, self.model.expected, strict=True):
             got, _ = self.client.generate(ids, TOKENS)
-            _same(got, expected, f"prompt {self.asked} of {len(ids)} tokens")
+            same_tokens(got, expected, f"prompt {self.asked} of {len(ids)} tokens")
             self.asked += 1
             if self.asked >= FEWEST and time.monotonic() - begin > self.seconds:
                 break
@@ -86,9 +90,9 @@ class _Guest:
         cached, half = 0, TOKENS // 2
         for number, (ids, expected) in enumerate(self._known()):
             got, hits = self.client.generate(ids, TOKENS)
-            _same(got, expected, f"prompt {number} for the second time, {hits} of {len(ids)} tokens cached")
+            same_tokens(got, expected, f"prompt {number} for the second time, {hits} of {len(ids)} tokens cached")
             got, more = self.client.generate([*ids, *expected[:half]], half)
-            _same(got, expected[half:], f"prompt {number} with its answer, {more} tokens cached")
+            same_tokens(got, expected[half:], f"prompt {number} with its answer, {more} tokens cached")
             cached += hits + more
         return {"cached_tokens": cached}
 
@@ -99,7 +103,7 @@ class _Guest:
         def one(number: int) -> None:
             ids, expected = known[number % len(known)]
             tokens = TOKENS - number % 5
-            _same(self.client.stream(ids, tokens), expected[:tokens], f"a prompt among {CLIENTS} clients")
+            same_tokens(self.client.stream(ids, tokens), expected[:tokens], f"a prompt among {CLIENTS} clients")
 
         with ThreadPoolExecutor(CLIENTS) as pool:
             for done in [pool.submit(one, number) for number in range(CLIENTS)]:
@@ -112,17 +116,20 @@ class _Guest:
         before = client.figures()["aborted_total"]
         for number in range(LEAVING):
             rid = f"leaving {number}"
-            with client.streaming(known[number % len(known)][0], TOKENS, rid=rid, **GIVEN_UP) as events:
-                next(events)
+            ids, _ = known[number % len(known)]
+            with client.streaming(ids, WHOLE_CONTEXT, rid=rid, n=GIVEN_UP) as events:
+                next(events, None)
                 if number % 2:
                     client.abort(rid)
                     list(events)
-        client.wait_for(_at_rest, "requests that were given up still run, wait or have pages")
+        lost = f"the engine was not told that requests were given up: fewer than {FEWEST_ENDED} sequences are aborted"
+        client.wait_for(lambda figures: figures["aborted_total"] - before >= FEWEST_ENDED, lost)
+        client.wait_for(at_rest, "requests that were given up still run, wait or have pages")
         aborted = int(client.figures()["aborted_total"] - before)
         client.flush_cache()
         client.wait_for(lambda figures: not figures["pages_cached"], "pages stay in the cache when nobody uses them")
         ids, expected = known[0]
-        _same(client.generate(ids, TOKENS)[0], expected, "a prompt after others were given up")
+        same_tokens(client.generate(ids, TOKENS)[0], expected, "a prompt after others were given up")
         return {"aborted": aborted}
 
     def _known(self) -> list[tuple[tuple[int, ...], list[int]]]:
@@ -130,10 +137,12 @@ class _Guest:
         return list(zip(self.model.prompts, self.model.expected, strict=True))[: max(1, self.asked)]
 
 
-def _at_rest(figures: dict[str, float]) -> bool:
+def at_rest(figures: dict[str, float]) -> bool:
+    """Whether nothing runs, waits or has pages."""
     return not (figures["running"] or figures["waiting"] or figures["pages_used"])
 
 
-def _same(got: list[int], expected: list[int], what: str) -> None:
+def same_tokens(got: list[int], expected: list[int], what: str) -> None:
+    """Raises `Failed` for other tokens."""
     wrong = next((at for at, pair in enumerate(zip(got, expected, strict=False)) if pair[0] != pair[1]), len(got))
     expect(got == expected, f"{what}: other tokens, from number {wrong} on", observed=got, limit=expected)

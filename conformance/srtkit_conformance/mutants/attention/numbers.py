@@ -86,17 +86,6 @@ def always_causal(descriptor: AttentionDescriptor) -> AttentionDescriptor:
     return respecified(descriptor, lambda spec: replace(spec, causal=True))
 
 
-@mutant(
-    "soft_cap_lost_beside_sinks",
-    of="torch",
-    sentence="scores of a layer with sinks are not capped",
-    killed_by=("attention.numerics.matrix",),
-)
-def soft_cap_lost_beside_sinks(descriptor: AttentionDescriptor) -> AttentionDescriptor:
-    """A kernel for each feature, and none for both."""
-    return respecified(descriptor, lambda spec: replace(spec, soft_cap=0.0 if spec.sinks else spec.soft_cap))
-
-
 class ShiftedMask(RowByRow):
     """The last visible token of each query of several stands `shift` later."""
 

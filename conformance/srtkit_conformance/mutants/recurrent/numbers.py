@@ -154,6 +154,50 @@ def brief_state(descriptor: RecurrentDescriptor) -> RecurrentDescriptor:
     return made_of(descriptor, BriefState)
 
 
+class OneTile(TokenByToken):
+    """A tile of 64 state elements, and no loop over tiles."""
+
+    def of_heads(self, shared: Tensor) -> Tensor:
+        """What is beyond the first tile does not count."""
+        return super().of_heads(shared) * (torch.arange(self.spec.state_dim) < 64)
+
+
+@mutant(
+    "one_tile",
+    of="torch",
+    sentence="takes the first 64 elements of a state for all",
+    killed_by=("recurrent.numerics.shapes",),
+)
+def one_tile(descriptor: RecurrentDescriptor) -> RecurrentDescriptor:
+    """Right up to that size."""
+    return made_of(descriptor, OneTile)
+
+
+class ShortRest(TokenByToken):
+    """Chunks of 64; a rest that is shorter than the convolution finds no tokens before it."""
+
+    def convolved(self, past: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
+        """The rest for itself, after zeros."""
+        found = super().convolved(past, weights)
+        history = self.spec.conv_width - 1
+        rest = len(found) % 64
+        if len(found) > 64 and 0 < rest < history:
+            alone = torch.cat((torch.zeros_like(past[:history]), past[-rest:]))
+            found[-rest:] = super().convolved(alone, weights)
+        return found
+
+
+@mutant(
+    "short_rest",
+    of="torch",
+    sentence="one or two tokens after full chunks of 64 are convolved without those before them",
+    killed_by=("recurrent.steps.any",),
+)
+def short_rest(descriptor: RecurrentDescriptor) -> RecurrentDescriptor:
+    """Lengths that no directed check has."""
+    return made_of(descriptor, ShortRest)
+
+
 class BriefDecode(TokenByToken):
     """The decode kernel and the prefill kernel differ."""
 

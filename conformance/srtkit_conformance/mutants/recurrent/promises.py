@@ -21,6 +21,7 @@ from srtkit.spec.recurrent import (
     RecurrentSpec,
     Snapshots,
 )
+from srtkit.spec.step_plan import Ints
 from srtkit_conformance.mutant import mutant
 from srtkit_conformance.mutants.recurrent.wrap import Fill, Wrapped, WrappedPlan, wrapped
 
@@ -129,6 +130,32 @@ class FirstFill(Wrapped):
 def first_fill(descriptor: RecurrentDescriptor) -> RecurrentDescriptor:
     """Baked into a recording."""
     return wrapped(descriptor, FirstFill)
+
+
+class FirstLengths(Wrapped):
+    """A plan keeps the row bounds of its first fill for steps of the same number of rows and tokens."""
+
+    def __init__(self, inner: RecurrentBackend, build: RecurrentBuild) -> None:
+        super().__init__(inner, build)
+        self.bounds: dict[tuple[int, int], tuple[Tensor, Ints]] = {}
+
+    def see(self, plan: WrappedPlan, given: Fill) -> Fill:
+        """Slots and contexts are the step's own."""
+        batch, slots, snapshots, keep = given
+        shape = (batch.rows, batch.tokens)
+        cu_q, host_q = self.bounds.setdefault(shape, (batch.cu_q.clone(), batch.host_q.copy()))
+        return replace(batch, cu_q=cu_q, host_q=host_q), slots, snapshots, keep
+
+
+@mutant(
+    "first_lengths",
+    of="torch",
+    sentence="row bounds of the first fill are used for every step of its shape",
+    killed_by=("recurrent.capture.mixed",),
+)
+def first_lengths(descriptor: RecurrentDescriptor) -> RecurrentDescriptor:
+    """Baked into a recording; decode steps cannot tell."""
+    return wrapped(descriptor, FirstLengths)
 
 
 class OncePlanned(Wrapped):

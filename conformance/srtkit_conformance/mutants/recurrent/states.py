@@ -219,3 +219,25 @@ class Neighbours(Wrapped):
 def neighbours(descriptor: RecurrentDescriptor) -> RecurrentDescriptor:
     """Harmless while nobody has it."""
     return wrapped(descriptor, Neighbours)
+
+
+class WrongHalf(Wrapped):
+    """One conversion for both 16-bit dtypes."""
+
+    def step(self, plan: RecurrentPlan, layer: RecurrentLayer, inputs: Mapping[str, Tensor], out: Tensor) -> None:
+        """States in float16 go through bfloat16."""
+        super().step(plan, layer, inputs, out)
+        if self.spec.state_dtype == "float16":
+            state = layer.planes["state"]
+            state.copy_(state.bfloat16())
+
+
+@mutant(
+    "wrong_half",
+    of="torch",
+    sentence="rounds states in float16 to bfloat16 first",
+    killed_by=("recurrent.numerics.state_dtypes",),
+)
+def wrong_half(descriptor: RecurrentDescriptor) -> RecurrentDescriptor:
+    """Right for the dtypes that models use."""
+    return wrapped(descriptor, WrongHalf)

@@ -1,16 +1,20 @@
-"""The parts of `limits` that import torch, and so are imported where they are built."""
+"""The parts of `limits` and `ends` that import torch, and so are imported where they are built."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from srtkit.spec.attention import Batch, GroupView
+import torch
+from torch import Tensor
+
+from srtkit.spec.attention import AttentionBackend, AttentionBuild, Batch, GroupView
 from srtkit.spec.models import ModelInputs, ModelOutput
 from srtkit_conformance.mutants.attention.wrap import Wrapped, WrappedPlan
 from srtkit_conformance.mutants.models.wrap import WrappedModel
 
 ROWS = 8
 POSITIONS = 64
+WORKSPACE = 1 << 16
 
 
 class EightRows(Wrapped):
@@ -29,3 +33,16 @@ class ShortRope(WrappedModel):
     def run(self, inputs: ModelInputs) -> ModelOutput:
         """Passes on."""
         return super().run(replace(inputs, positions=inputs.positions % POSITIONS))
+
+
+class KeepsWorkspaces(Wrapped):
+    """A workspace a step, in a list."""
+
+    def __init__(self, inner: AttentionBackend, build: AttentionBuild) -> None:
+        super().__init__(inner, build)
+        self.workspaces: list[Tensor] = []
+
+    def see(self, plan: WrappedPlan, batch: Batch, view: GroupView) -> tuple[Batch, GroupView]:
+        """With a new one."""
+        self.workspaces.append(torch.ones(WORKSPACE))
+        return batch, view
