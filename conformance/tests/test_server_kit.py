@@ -20,7 +20,8 @@ from pathlib import Path
 import pytest
 
 from srtkit_conformance.catalogue import SERVED, SERVER, checks_for, suite_for
-from srtkit_conformance.check import Failed, Refused
+from srtkit_conformance.check import Failed, Informational, Refused
+from srtkit_conformance.checks import server as server_checks
 from srtkit_conformance.find import Subject, load_target
 from srtkit_conformance.kits.server import tour as touring
 from srtkit_conformance.kits.server.client import Client
@@ -115,6 +116,21 @@ def test_others_that_refuse_are_passed_over_until_nobody_of_a_kind_is_left(
     stage, error = begun(staged(target, tmp_path / "other").without(frozenset({"attention:nobody"})))
     assert error is None
     assert stage.first
+
+
+def test_a_graph_runner_is_served_with_an_attention_that_can_be_recorded(tmp_path: Path) -> None:
+    target = load_target(Subject("graph_runner", "full", "fakedev"), suite_for("graph_runner"), tmp_path)
+    tokens = tour(replace(target, servers=1)).judge("tokens")
+    assert isinstance(tokens, dict)
+    assert tokens["replayed"] > 0
+
+
+def test_a_graph_runner_that_has_recorded_nothing_anywhere_is_told(tmp_path: Path) -> None:
+    target = load_target(Subject("graph_runner", "eager"), suite_for("graph_runner"), tmp_path)
+    target.extra["server"] = Tour(({},), (Visit({"tokens": {"replayed": 0}}),))
+    assert isinstance(server_checks.tokens.body(target), Informational)
+    target.extra["server"] = Tour(({},), (Visit({"tokens": {"replayed": 7}}),))
+    assert server_checks.tokens.body(target) == {"servers": 1, "replayed": 7}
 
 
 def test_a_failure_names_the_combination() -> None:

@@ -27,11 +27,10 @@ def srtkit_{kind}():
 '''
 
 
-def install(target: Target, site: Path) -> Path:
-    """Write the distribution of a mutant into `site`, which is returned."""
+def install(target: Target, site: Path) -> None:
+    """Write the distribution of a mutant into `site`."""
     source = SOURCE.format(kind=target.kind, origin=target.origin, mutant=target.name)
     LightPlugin(source=source, group=f"srtkit.{target.kind}.v1", entry=NAME).install(site)
-    return site
 
 
 def made(kind: str, origin: str, mutant: str) -> Any:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from srtkit.spec.errors import SrtError, Unsupported
 from srtkit_conformance.check import Failed, Figures, Outcome, Refused
+from srtkit_conformance.kits.server import recordable
 from srtkit_conformance.kits.server.combinations import Stage, begun, staged
 from srtkit_conformance.kits.server.model import new
 from srtkit_conformance.kits.server.pairwise import Row
@@ -86,7 +87,8 @@ def _made(target: Target) -> Tour:
         visits += [one for _, one in kept]
         left_out |= absent
         if not absent:
-            return Tour(tuple(rows), tuple(visits), left_out=left_out)
+            served = [row | ({"attention.use": recordable.NAME} if recorded(target, row) else {}) for row in rows]
+            return Tour(tuple(served), tuple(visits), left_out=left_out)
 
 
 @dataclass
@@ -107,19 +109,31 @@ class _Guide:
             return list(pool.map(self._visit, rows, folders))
 
     def _visit(self, row: Row, folder: Path) -> Visit:
-        server = started(self.target, self.stage, row, folder)
-        return visit(server, self.stage.model(row), math.inf if self.target.mutant else PATIENCE)
+        record = recorded(self.target, row)
+        server = started(self.target, self.stage, row, folder, record=record)
+        patience = math.inf if self.target.mutant else PATIENCE
+        return visit(server, self.stage.model(row), patience, recorded=record)
 
 
-def started(target: Target, stage: Stage, row: Row, folder: Path) -> ServerProcess:
-    """A server of a row, just started."""
-    sets, site = stage.sets(row), None
+def started(target: Target, stage: Stage, row: Row, folder: Path, *, record: bool = False) -> ServerProcess:
+    """A server of a row, just started; `record`: with the suite's attention that can be recorded."""
+    sets, site = stage.sets(row), new(folder / "site")
     if target.origin:
-        site = install(target, new(folder / "site"))
+        install(target, site)
         sets.append(f"{target.kind}.use={NAME}")  # the last one counts
+    if record:
+        recordable.install(site)
+        sets += [f"attention.use={recordable.NAME}", f"model.max_context={recordable.CONTEXT}"]
     settings = folder / "served.toml"
     settings.write_text(f'[model]\nsource = "{stage.model(row).source}"\nname = "tiny"\n')
     return start(settings, sets, folder, site)
+
+
+def recorded(target: Target, row: Row) -> bool:
+    """Whether this row has decode steps recorded for certain: a graph runner that can, over an attention that can."""
+    if target.kind != "graph_runner" or row["attention.use"] != recordable.ORIGIN:
+        return False
+    return "one_token" in target.descriptor.capabilities(target.facts).levels
 
 
 def declared(target: Target, error: SrtError) -> bool:

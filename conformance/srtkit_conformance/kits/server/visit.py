@@ -46,12 +46,13 @@ class Visit:
             self.found[name] = failed
 
 
-def visit(server: ServerProcess, model: ServedModel, seconds: float) -> Visit:
+def visit(server: ServerProcess, model: ServedModel, seconds: float, *, recorded: bool = False) -> Visit:
     """Ask everything of a server that has just been started, and end it.
 
     After `seconds` of its first part a slow device is asked no further prompts, in that part and all others.
+    `recorded`: some of its steps must be replays of recorded ones.
     """
-    found, guest = Visit(), _Guest(Client(server), model, seconds)
+    found, guest = Visit(), _Guest(Client(server), model, seconds, recorded)
     try:
         found.part("ready", server.wait_until_ready)
         found.refused_by = server.refused_by()
@@ -72,6 +73,7 @@ class _Guest:
     client: Client
     model: ServedModel
     seconds: float
+    recorded: bool
     asked: int = 0
 
     def tokens(self) -> Figures:
@@ -83,7 +85,9 @@ class _Guest:
             self.asked += 1
             if self.asked >= FEWEST and time.monotonic() - begin > self.seconds:
                 break
-        return {"prompts": self.asked}
+        if self.recorded:
+            self.client.wait_for(lambda figures: bool(_replayed(figures)), "all steps ran eagerly")
+        return {"prompts": self.asked, "replayed": _replayed(self.client.figures())}
 
     def again(self) -> Figures:
         """The same prompts, then each with half of its answer, as the next turn of a conversation."""
@@ -135,6 +139,10 @@ class _Guest:
     def _known(self) -> list[tuple[tuple[int, ...], list[int]]]:
         """Prompts that were asked already, and what they are continued with."""
         return list(zip(self.model.prompts, self.model.expected, strict=True))[: max(1, self.asked)]
+
+
+def _replayed(figures: dict[str, float]) -> int:
+    return int(figures["steps_total"] - figures["eager_steps_total"])
 
 
 def at_rest(figures: dict[str, float]) -> bool:

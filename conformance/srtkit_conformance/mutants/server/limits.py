@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+from pydantic import BaseModel
 
 from srtkit.spec.attention import AttentionBackend, AttentionBuild, AttentionDescriptor
+from srtkit.spec.facts import Limits
+from srtkit.spec.graph_runner import CaptureLevel, GraphRunnerDescriptor
 from srtkit.spec.models import Model, ModelBuild, ModelsDescriptor
 from srtkit.spec.prefix_cache import CacheKey, Evicted, Lease, PrefixCache, PrefixCacheBuild, Remap
-from srtkit.spec.step_plan import Ints
+from srtkit.spec.step_plan import Ints, StepKey
 from srtkit_conformance.mutant import mutant, variant
 from srtkit_conformance.mutants.prefix_cache.wrapping import Wrapped, around
 
@@ -68,6 +71,21 @@ def eight_rows(descriptor: AttentionDescriptor) -> AttentionDescriptor:
         return EightRows(descriptor.build(given), given)
 
     return replace(descriptor, build=build)
+
+
+@mutant(
+    "server.small_batches",
+    of="graph_runner:full",
+    sentence="has no keys at all where a batch may have more than sixteen rows",
+    killed_by=("server.tokens",),
+)
+def small_batches(descriptor: GraphRunnerDescriptor) -> GraphRunnerDescriptor:
+    """Every step runs eagerly then, which is right, and slow."""
+
+    def keys(limits: Limits, level: CaptureLevel, options: BaseModel) -> Sequence[StepKey]:
+        return () if limits.max_rows > ROWS else descriptor.keys(limits, level, options)
+
+    return replace(descriptor, keys=keys)
 
 
 class FewPages(Wrapped):
