@@ -58,4 +58,5 @@ loses_aborts = mutant(
     of="transport:zmq",
     sentence="delivers all messages but those that end a request",
     killed_by=("server.given_up",),
+    note="nothing is ended, where another ends it and keeps some pages",
 )(around(sender=LosesAborts))
