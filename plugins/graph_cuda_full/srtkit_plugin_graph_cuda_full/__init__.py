@@ -62,8 +62,8 @@ def fit(wanted: StepKey, keys: Sequence[StepKey]) -> StepKey | None:
 
 
 def memory(keys: Sequence[StepKey], token_bytes: int) -> int:
-    """Every key keeps the outputs of two runs, as with one step in flight; what is between is shared."""
-    return 2 * sum(key.tokens for key in keys) * token_bytes
+    """Two sets of outputs of the largest key, as with one step in flight, and as much again for what is between."""
+    return 3 * max((key.tokens for key in keys), default=0) * token_bytes
 
 
 def build(build: GraphRunnerBuild) -> GraphRunner:

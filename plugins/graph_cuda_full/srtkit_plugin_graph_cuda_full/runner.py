@@ -1,13 +1,14 @@
-"""Captures a program's decode steps and replays them: one launch a step, no copy of its outputs.
+"""Captures a program's decode steps and replays them: one launch a step.
 
-Outputs must outlive `depth` further runs, so each key is captured depth + 1 times, and runs take turns. The graphs
-share a pool: only their outputs are memory of their own. Knows the platform contract, no torch.
+Graphs share a pool, so one may overwrite what another left there. Outputs must outlive `depth` further runs of any key:
+a graph ends with copying them to buffers outside, of which there are depth + 1 sets; each key is captured once for
+every set, and runs take turns. Knows the platform contract, no torch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from srtkit.spec.errors import EngineError, OutOfMemory, SrtError, Unsupported
@@ -22,21 +23,35 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Captured:
-    """The graphs of a key and their outputs; `turn` is the one that ran last."""
+    """A key's graphs, one for every set of outputs, and what each leaves there."""
 
-    graphs: list[GraphHandle]
-    outputs: list[Mapping[str, Tensor]]
-    turn: int = 0
-
-    def run(self) -> Mapping[str, Tensor]:
-        self.turn = (self.turn + 1) % len(self.graphs)
-        self.graphs[self.turn].replay()
-        return self.outputs[self.turn]
+    graphs: list[GraphHandle] = field(default_factory=list)
+    outputs: list[Mapping[str, Tensor]] = field(default_factory=list)
 
     def close(self) -> None:
         for graph in self.graphs:
             graph.close()
         self.outputs.clear()
+
+
+@dataclass
+class _Prepared:
+    """Of a program: its keys' graphs, the sets of outputs for the largest of them, and whose turn it was last."""
+
+    sets: list[dict[str, Tensor]]
+    keys: dict[StepKey, _Captured] = field(default_factory=dict)
+    turn: int = 0
+
+    def run(self, key: StepKey) -> Mapping[str, Tensor]:
+        self.turn = (self.turn + 1) % len(self.sets)
+        captured = self.keys[key]
+        captured.graphs[self.turn].replay()
+        return captured.outputs[self.turn]
+
+    def close(self) -> None:
+        for one in self.keys.values():
+            one.close()
+        self.sets.clear()
 
 
 class CudaFullRunner(GraphRunner):
@@ -45,44 +60,52 @@ class CudaFullRunner(GraphRunner):
     def __init__(self, platform: Platform, graphs: GraphPrimitives, turns: int) -> None:
         self._platform, self._graphs, self._turns = platform, graphs, turns
         self._pool = graphs.new_pool()
-        self._captured: dict[Program, dict[StepKey, _Captured]] = {}
+        self._prepared: dict[Program, list[_Prepared]] = {}
 
     def prepare(self, program: Program, keys: Sequence[StepKey]) -> None:
         """Capture, largest first. What it has captured before an error is freed."""
-        made: dict[StepKey, _Captured] = {}
+        made = _Prepared([{} for _ in range(self._turns)])
         for key in sorted(keys, key=lambda key: key.rows, reverse=True):
-            made[key] = _Captured([], [])
+            made.keys[key] = _Captured()
             try:
-                self._capture(program, key, made[key])
+                self._capture(program, key, made)
             except Exception as error:
-                for one in made.values():
-                    one.close()
+                made.close()
                 raise _about(key, error) from error
-        self._captured.setdefault(program, {}).update(made)
+        self._prepared.setdefault(program, []).append(made)
 
     def run(self, program: Program, key: StepKey) -> Mapping[str, Tensor]:
         """`before`, then one launch. Raises `Unsupported` for a key that was not prepared."""
-        captured = self._captured.get(program, {}).get(key)
-        if captured is None:
+        prepared = next((one for one in reversed(self._prepared.get(program, [])) if key in one.keys), None)
+        if prepared is None:
             raise Unsupported(PART, f"{key} was not captured", 'end the list of runners with "eager"')
         program.before(key)
-        return captured.run()
+        return prepared.run(key)
 
     def close(self) -> None:
         """Free the graphs. `prepare` may follow."""
-        for by_key in self._captured.values():
-            for one in by_key.values():
+        for prepared in self._prepared.values():
+            for one in prepared:
                 one.close()
-        self._captured.clear()
+        self._prepared.clear()
 
-    def _capture(self, program: Program, key: StepKey, into: _Captured) -> None:
+    def _capture(self, program: Program, key: StepKey, made: _Prepared) -> None:
         program.before(key)
-        program.body(key)  # compiles and loads kernels, and chooses algorithms, which no capture may do
+        outputs = program.body(key)  # compiles and loads kernels, and chooses algorithms, which no capture may do
         self._platform.current_stream().synchronize()
-        for _ in range(self._turns):
-            outputs: dict[str, Tensor] = {}
-            into.graphs.append(self._graphs.capture(self._pool, lambda to=outputs: to.update(program.body(key))))  # type: ignore[misc]
-            into.outputs.append(outputs)
+        captured = made.keys[key]
+        for kept in made.sets:
+            for name, one in outputs.items():
+                if name not in kept:  # of the first, the largest key
+                    kept[name] = self._platform.allocate("graphs", one.shape, one.dtype)
+            views = {name: kept[name][: one.shape[0]] for name, one in outputs.items()}
+
+            def work(views: Mapping[str, Tensor] = views) -> None:
+                for name, one in program.body(key).items():
+                    views[name].copy_(one)
+
+            captured.graphs.append(self._graphs.capture(self._pool, work))
+            captured.outputs.append(views)
 
 
 def _about(key: StepKey, error: Exception) -> SrtError:

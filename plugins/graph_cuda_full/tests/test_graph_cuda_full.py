@@ -75,6 +75,18 @@ def test_outputs_outlive_depth_further_runs_and_no_body_runs_again(platform: Pla
     assert len(program.bodies) == bodies
 
 
+def test_a_run_of_another_key_leaves_outputs_alone(platform: Platform, runner: GraphRunner) -> None:
+    """All keys copy to the same sets, so they take turns together."""
+    program = Doubling(platform)
+    runner.prepare(program, KEYS)
+    outputs = []
+    for value, key in ((1.0, KEYS[1]), (2.0, KEYS[0]), (3.0, KEYS[1])):
+        program.value = value
+        outputs.append(runner.run(program, key)["out"])
+        if len(outputs) > 1:
+            assert outputs[-2].tolist() == [2 * (value - 1)] * len(outputs[-2])
+
+
 def test_what_was_not_captured_is_refused(platform: Platform, runner: GraphRunner) -> None:
     program = Doubling(platform)
     runner.prepare(program, KEYS)
@@ -98,7 +110,7 @@ def test_a_body_that_fails_names_the_key_and_frees_the_rest(platform: Platform, 
 def test_a_capture_without_memory_says_so(platform: Platform, runner: GraphRunner) -> None:
     program = Doubling(platform)
     kept = platform.allocate("kv", (platform.memory(0).free - 40,), torch.uint8)
-    with pytest.raises(OutOfMemory, match=r"cannot capture StepKey\(rows=2.*"):
+    with pytest.raises(OutOfMemory, match=r"cannot capture StepKey\(rows=4.*"):
         runner.prepare(program, KEYS)
     assert platform.memory(0).free == 40
     del kept
@@ -112,7 +124,7 @@ def test_buckets() -> None:
     assert [key.rows for key in plugin.keys(limits, "any", plugin.Options(max_rows=11))] == [1, 2, 4, 8, 11]
     assert plugin.keys(limits, "never", plugin.Options()) == ()
     keys = plugin.keys(limits, "uniform", plugin.Options())
-    assert plugin.memory(keys, 10) == 2 * 10 * sum(key.rows for key in keys)
+    assert plugin.memory(keys, 10) == 3 * 10 * 256
 
 
 @pytest.mark.parametrize(
