@@ -145,7 +145,7 @@ class Platform(ABC):
 
     @abstractmethod
     def host_buffer(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """Zeroed host memory, pinned where the device has it."""
+        """Zeroed host memory, pinned where the device has it. Freed as a tensor is, when launched copies have ended."""
 
     @abstractmethod
     def allocate(self, tag: ArenaTag, shape: Sequence[int], dtype: torch.dtype) -> Tensor:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from srtkit_plugin_platform_fakedev.faults import Trapped
 from srtkit_plugin_platform_fakedev.memory import TENSORS, Arenas, Budget, Memory
@@ -56,7 +57,7 @@ class Device:
         self._current = _Current()
         self._host: Clock = {}
         self._recording: Recording | None = None
-        self._pinned: dict[int, tuple[Tensor, History]] = {}
+        self._pinned: dict[int, tuple[StorageWeakRef, History]] = {}
 
     # -- streams --------------------------------------------------------------------------------
 
@@ -148,14 +149,18 @@ class Device:
             return memory
 
     def pin(self, tensor: Tensor) -> None:
-        """Host memory that the device may use while the host goes on. It stays as long as the device."""
+        """Host memory that the device may use while the host goes on. It is free again with its last tensor, of which
+        the tasks that use it have some.
+        """
         self.refuse_in_capture("allocating host memory")
-        self._pinned[tensor.untyped_storage().data_ptr()] = (tensor, History())
+        self._pinned = {at: entry for at, entry in self._pinned.items() if not entry[0].expired()}
+        storage = tensor.untyped_storage()
+        self._pinned[storage.data_ptr()] = (StorageWeakRef(storage), History())
 
     def pinned(self, tensor: Tensor) -> History | None:
         """The uses of a pinned tensor's memory; None when it is not pinned."""
         found = self._pinned.get(tensor.untyped_storage().data_ptr()) if tensor.numel() else None
-        return found[1] if found else None
+        return found[1] if found and not found[0].expired() else None
 
     def host_uses(self, history: History, span: tuple[int, int], writes: bool, what: str) -> None:
         """The host reads (or writes) memory. Raises `RaceFound` when the device may be at it."""

@@ -77,3 +77,19 @@ def test_a_platform_forgets_its_devices_when_it_is_closed(platform: FakePlatform
     platform.close()
     with pytest.raises(Exception, match="there is no device fakedev:0"):
         torch.empty(2, device="fakedev:0")
+
+
+def test_pinned_memory_is_free_again_with_its_last_tensor(platform: FakePlatform) -> None:
+    """Views keep it, and so does a copy that has not run yet."""
+    kept = platform.host_buffer((4,), torch.int32)[1:]
+    for value in range(50):
+        host = platform.host_buffer((4,), torch.int32)
+        host.numpy()[:] = value
+        there = host.to(platform.device(0), non_blocking=True)
+        del host
+    platform.current_stream().synchronize()
+    assert there.tolist() == [49] * 4
+    device = platform.devices[0]
+    platform.host_buffer((4,), torch.int32)
+    assert len(device._pinned) <= 4
+    assert device.pinned(kept.as_plain()) is not None
