@@ -71,6 +71,7 @@ class CudaGraphs(GraphPrimitives):
         assert isinstance(pool, CudaPool)
         graph, name = torch.cuda.CUDAGraph(), pool.name()
         torch.cuda.synchronize(self._device)  # work before the capture may still use memory that it would take
+        torch.cuda.empty_cache()  # a capture takes memory of the driver only, and cannot have torch give back any
         with torch.cuda.stream(self._side):
             # thread_local: other threads may go on using the device.
             graph.capture_begin(pool=name, capture_error_mode="thread_local")
