@@ -11,6 +11,8 @@ from srtkit.spec.ops import Op, OpFacts, OpsProvider, WeightOp
 from srtkit_plugin_ops_triton import kernels
 
 SILU_BLOCK = 1024
+SHARED_ROWS = 1024
+"""Values of a program that norms several short rows."""
 MAX_BLOCK_K, MANY_OUTPUTS = 1024, 2048
 """Of a linear of one row: inputs of a turn; outputs from which on a program has two of them."""
 
@@ -22,7 +24,14 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     rows, size = x.shape
     if rows:
         block, warps = _row_block(size)
-        kernels.rms_norm_kernel[(rows,)](x, weight, out, x.stride(0), eps, H=size, BLOCK=block, num_warps=warps)
+        each = max(1, SHARED_ROWS // block)
+        kernels.rms_norm_kernel[(triton.cdiv(rows, each),)](
+            *(x, weight, out, rows, x.stride(0), eps),
+            H=size,
+            BLOCK=block,
+            ROWS=each,
+            num_warps=max(warps, each * block // 512),
+        )
     return out
 
 
