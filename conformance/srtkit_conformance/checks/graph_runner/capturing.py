@@ -18,6 +18,7 @@ from srtkit_conformance.kits.graph_runner.steps import fills_for, random_fill
 from srtkit_conformance.target import Target
 
 TRIES = 3
+SMALLEST_PIECE = 4096
 
 
 def _named(error: SrtError, keys: Sequence[StepKey]) -> None:
@@ -158,7 +159,7 @@ def pressure(target: Target) -> Outcome:
             harness.runner.close()
         if enough <= 0:
             return Informational("what it prepares takes no memory of the device")
-        blocker = harness.platform.allocate("workspace", (harness.free() - enough // 2,), torch.uint8)
+        blockers = _filled(harness, enough // 2)
         free = harness.free()
         try:
             harness.capture(program, harness.keys)
@@ -172,8 +173,20 @@ def pressure(target: Target) -> Outcome:
             )
         expect(harness.free() >= free, "a failed capture keeps memory", observed=harness.free(), limit=free)
         refused(harness.runner, program, harness.keys[0], "a key of a failed prepare")
-        del blocker
+        blockers.clear()
         return _all_keys(harness, program)
+
+
+def _filled(harness: Harness, left: int) -> list[Tensor]:
+    """Takes memory until at most `left` bytes are free, in pieces as large as the device still gives."""
+    taken: list[Tensor] = []
+    size = harness.free()
+    while (most := harness.free() - left) > 0 and size >= SMALLEST_PIECE:
+        try:
+            taken.append(harness.platform.allocate("workspace", (min(size, most),), torch.uint8))
+        except OutOfMemory:
+            size //= 2
+    return taken
 
 
 def _all_keys(harness: Harness, program: Ledger) -> Outcome:
@@ -198,10 +211,11 @@ def close(target: Target) -> Outcome:
             harness.runner.close()
             return NOTHING
         program = harness.program()
-        free = harness.free()
-        _all_keys(harness, program)
-        harness.runner.close()
-        harness.runner.close()
+        for _ in range(2):  # the first time libraries may set up memory that they keep
+            free = harness.free()
+            _all_keys(harness, program)
+            harness.runner.close()
+            harness.runner.close()
         expect(harness.free() >= free, "closing keeps memory", observed=harness.free(), limit=free)
         refused(harness.runner, program, harness.keys[0], "a key after close")
         program.change_weight(-program.reference.weight)
