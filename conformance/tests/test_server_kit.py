@@ -118,6 +118,7 @@ def test_others_that_refuse_are_passed_over_until_nobody_of_a_kind_is_left(
     assert stage.first
 
 
+@pytest.mark.full
 def test_a_graph_runner_is_served_with_an_attention_that_can_be_recorded(tmp_path: Path) -> None:
     target = load_target(Subject("graph_runner", "full", "fakedev"), suite_for("graph_runner"), tmp_path)
     tokens = tour(replace(target, servers=1)).judge("tokens")
