@@ -1,7 +1,4 @@
-"""Captured decode steps through the whole engine, with an attention that records and a device that checks.
-
-The attention is plain tensor arithmetic over whole page tables, so that one recording serves every length.
-"""
+"""Captured decode steps through the whole engine, with an attention that records and a device that checks."""
 
 from __future__ import annotations
 
@@ -10,69 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch import Tensor
 
 import srtkit_plugin_attention_torch as attention_torch
 from srtkit import Engine
-from srtkit.spec.attention import (
-    AttentionBackend,
-    AttentionBuild,
-    AttentionCapabilities,
-    AttentionParts,
-    AttentionPlan,
-    Batch,
-    GroupView,
-    LayerHandle,
-)
-from srtkit.spec.facts import DeviceFacts, Limits
+from srtkit.spec.attention import AttentionCapabilities
+from srtkit.spec.facts import DeviceFacts
+from srtkit_conformance.kits.server.whole_tables import WholeTables
 from srtkit_plugin_graph_full.runner import FullGraphRunner
 from tests.live_server import tiny
 
 PROMPTS = [list(range(5, 40)), [1, 2, 3], [7] * 20]
-
-
-class Plan(AttentionPlan):
-    batch: Batch
-    view: GroupView
-
-    def close(self) -> None:
-        pass
-
-
-class Recordable(AttentionBackend):
-    def __init__(self, build: AttentionBuild) -> None:
-        self._spec = build.group.spec
-
-    def new_plan(self, limits: Limits) -> Plan:
-        return Plan()
-
-    def fill(self, plan: AttentionPlan, batch: Batch, view: GroupView) -> None:
-        assert isinstance(plan, Plan)
-        plan.batch, plan.view = batch, view
-
-    def store(self, plan: AttentionPlan, layer: LayerHandle, k: Tensor, v: Tensor) -> None:
-        assert isinstance(plan, Plan)
-        for plane, new in ((layer.planes["k"], k), (layer.planes["v"], v)):
-            plane.view(-1, *plane.shape[2:]).index_copy_(0, plan.view.slot_mapping.long(), new.contiguous())
-
-    def attend(self, plan: AttentionPlan, layer: LayerHandle, q: Tensor, out: Tensor, **given: Any) -> None:
-        assert isinstance(plan, Plan)
-        batch, pages = plan.batch, plan.view.page_table.long()
-        row = torch.bucketize(torch.arange(batch.tokens, device=q.device), batch.cu_q[1:], right=True)
-        k, v = (layer.planes[name][pages].flatten(1, 2)[row] for name in ("k", "v"))
-        times = self._spec.q_heads // self._spec.kv_heads
-        k, v = k.repeat_interleave(times, 2), v.repeat_interleave(times, 2)
-        scores = torch.einsum("thd,tnhd->thn", q, k) * self._spec.scale
-        seen = torch.arange(k.shape[1], device=q.device)[None] <= batch.positions[:, None]
-        weights = scores.masked_fill(~seen[:, None], -torch.inf).softmax(-1)
-        out.copy_(torch.einsum("thn,tnhd->thd", weights, v))
-
-    def parts(self) -> AttentionParts:
-        return AttentionParts()
-
-    def close(self) -> None:
-        pass
 
 
 def recordable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +26,7 @@ def recordable(monkeypatch: pytest.MonkeyPatch) -> None:
         return replace(whole(facts), capture="one_token", features=frozenset())
 
     monkeypatch.setattr(attention_torch, "capabilities", capabilities)
-    monkeypatch.setattr(attention_torch, "build", Recordable)
+    monkeypatch.setattr(attention_torch, "build", WholeTables)
 
 
 @pytest.mark.parametrize("depth", [0, 1])

@@ -41,51 +41,36 @@ class Section(BaseModel):
 class ModelSection(Section):
     """What is served."""
 
-    source: str
-    """A folder or GGUF file (from the current folder on), `package:NAME/FILE` of a package, a hub id `org/name`."""
-    name: str | None = None
-    """The name clients use; by default the last part of `source`."""
-    dtype: FloatType = "auto"
-    """What is computed in; auto is the platform's choice."""
-    revision: str | None = None
-    """Branch, tag or commit of a hub id."""
-    generation_config: Literal["auto", "none"] = "auto"
-    """Whether sampling defaults come from the model's generation_config.json."""
-    max_context: PositiveInt | None = None
-    """Longest sequence in tokens; by default the model's, shortened to what memory holds."""
+    source: str = Field(description="A folder or GGUF file, `package:NAME/FILE` of a package, or a hub id `org/name`.")
+    name: str | None = Field(None, description="The name clients use; by default the last part of `source`.")
+    dtype: FloatType = Field("auto", description="What is computed in; auto is the platform's choice.")
+    revision: str | None = Field(None, description="Branch, tag or commit of a hub id.")
+    generation_config: Literal["auto", "none"] = Field("auto", description="Whether the model's own defaults hold.")
+    max_context: PositiveInt | None = Field(None, description="Most tokens of a sequence; else as many as can be.")
 
 
 class OnePlugin(Section):
     """A kind of which one plugin is chosen."""
 
-    use: str | None = None
-    """The plugin's name, or "distribution:name" where two distributions offer it."""
-    options: Options = Field(default_factory=dict)
-    """The plugin's own table."""
+    use: str | None = Field(None, description="Its name, or `distribution:name` where two distributions offer it.")
+    options: Options = Field(default_factory=dict, description="The plugin's own table.")
 
 
 class PluginList(Section):
     """A kind of which several plugins are chosen, in order."""
 
-    use: Names | None = None
-    """A name or a list of names, tried in this order."""
-    options: Options = Field(default_factory=dict)
-    """The plugins' own tables, one a plugin."""
+    use: Names | None = Field(None, description="A name or a list of names, tried in this order.")
+    options: Options = Field(default_factory=dict, description="The plugins' own tables, one a plugin.")
 
 
 class AttentionSection(OnePlugin):
     """Paged attention. What is not named follows `use`."""
 
-    prefill: str | None = None
-    """Backend of rows with more than the decode query length."""
-    decode: str | None = None
-    """Backend of decode rows."""
-    mla: str | None = None
-    """Backend of layers with latent attention."""
-    draft: str | None = None
-    """Backend of a draft model's layers."""
-    shadow: str | None = None
-    """Reference that every result is compared with; slow."""
+    prefill: str | None = Field(None, description="Backend of rows with more than the decode query length.")
+    decode: str | None = Field(None, description="Backend of decode rows.")
+    mla: str | None = Field(None, description="Backend of layers with latent attention.")
+    draft: str | None = Field(None, description="Backend of a draft model's layers.")
+    shadow: str | None = Field(None, description="Reference that every result is compared with; slow.")
     fallback: Names = ()
     """Backends to try when `use` cannot be loaded or does not cover the model; the server says it is degraded."""
 
@@ -99,38 +84,27 @@ class AttentionSection(OnePlugin):
 class ParallelSection(Section):
     """How many ranks. One process each."""
 
-    tensor: PositiveInt = 1
-    """Ranks that share every layer."""
-    pipeline: PositiveInt = 1
-    """Groups of layers, one after another."""
-    data: PositiveInt = 1
-    """Independent copies of the model."""
+    tensor: PositiveInt = Field(1, description="Ranks that share every layer.")
+    pipeline: PositiveInt = Field(1, description="Groups of layers, one after another.")
+    data: PositiveInt = Field(1, description="Independent copies of the model.")
 
 
 class SchedulerSection(Section):
     """What runs when."""
 
-    max_running: PositiveInt = 64
-    """Most sequences in one step."""
-    chunk_tokens: PositiveInt = 2048
-    """Most prompt tokens in one step; longer prompts are prefilled in chunks."""
-    depth: Annotated[int, Field(ge=0)] | None = None
-    """Steps in flight; by default 0 where launches are synchronous, else 1."""
-    max_waiting: PositiveInt = 1024
-    """Most requests in the queue; beyond it clients get 503."""
-    policy: Literal["fcfs", "priority"] = "fcfs"
-    """Order of the queue: arrival, or the request's priority first."""
+    max_running: PositiveInt = Field(64, description="Most sequences in one step.")
+    chunk_tokens: PositiveInt = Field(2048, description="Most prompt tokens in a step; longer prompts come in chunks.")
+    depth: int | None = Field(None, ge=0, description="Steps in flight; by default 0 where launches wait, else 1.")
+    max_waiting: PositiveInt = Field(1024, description="Most requests in the queue; beyond it clients get 503.")
+    policy: Literal["fcfs", "priority"] = Field("fcfs", description="Order of the queue: arrival, or priority first.")
 
 
 class MemorySection(Section):
     """How much memory KV takes, and in which form."""
 
-    fraction: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Share of the device's memory to use in all; by default the platform's."""
-    kv_gib: Annotated[float, Field(gt=0)] | None = None
-    """GiB of KV pages, instead of what `fraction` leaves."""
-    page_size: Annotated[int, Field(ge=1, le=256)] | None = None
-    """Tokens of a page; by default what the attention backend prefers."""
+    fraction: float | None = Field(None, gt=0, le=1, description="Share of the device's memory; else the platform's.")
+    kv_gib: float | None = Field(None, gt=0, description="GiB of KV pages, instead of what `fraction` leaves.")
+    page_size: int | None = Field(None, ge=1, le=256, description="Tokens of a page; by default the backend's choice.")
     kv_dtype: Literal["auto", "bfloat16", "float16", "float32", "float8_e4m3fn", "float8_e4m3fnuz"] = "auto"
     """What KV is stored in; auto is the model's dtype."""
 
@@ -144,18 +118,12 @@ class MemorySection(Section):
 class ServerSection(Section):
     """The HTTP side."""
 
-    host: str = "127.0.0.1"
-    """Address to listen on."""
-    port: Annotated[int, Field(ge=0, le=65535)] = 30000
-    """Port to listen on; 0 takes a free one."""
-    workers: PositiveInt = 1
-    """API processes."""
-    strict_fields: bool = False
-    """Refuse request fields nobody knows, instead of one warning a field."""
-    access_log: bool = False
-    """One line a request."""
-    api_key: Annotated[str | None, Field(repr=False)] = None
-    """Clients must send it as a bearer token."""
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    port: Annotated[int, Field(ge=0, le=65535)] = Field(30000, description="Port to listen on; 0 takes a free one.")
+    workers: PositiveInt = Field(1, description="API processes.")
+    strict_fields: bool = Field(False, description="Refuse request fields nobody knows, instead of warning once.")
+    access_log: bool = Field(False, description="One line a request.")
+    api_key: str | None = Field(None, repr=False, description="Clients must send it as a bearer token.")
 
 
 class Settings(Section):

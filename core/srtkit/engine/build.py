@@ -38,14 +38,13 @@ WARM_UP_TOKENS = 64
 
 @dataclass
 class Built:
-    """The parts of a running rank."""
+    """The parts of a running rank. `close` frees everything; nothing is used afterwards."""
 
     scheduler: Scheduler
     runner: ModelRunner
     config: EngineConfig
     ops: Mapping[str, str]
     close: Callable[[], None]
-    """Frees everything. The parts are not used afterwards."""
 
     def info(self) -> dict[str, Any]:
         """Figures for `/server_info`. `kv_resident_bytes` counts pages that were ever used."""
