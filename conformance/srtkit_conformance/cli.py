@@ -21,12 +21,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the sub-commands."""
     parser.epilog = EPILOG
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    _add_run(actions.add_parser("run", help="check one plugin"))
+    example = "example: srt conformance run attention:mychip --level 1 --report out.json"
+    _add_run(actions.add_parser("run", help="check one plugin", epilog=example))
     listing = actions.add_parser("list", help="the checks of a kind, or of all")
     listing.add_argument("kind", nargs="?", metavar="KIND")
-    explain = actions.add_parser("explain", help="what a check tests, and typical causes of its failure")
+    explain = actions.add_parser(
+        "explain",
+        help="what a check tests, and typical causes of its failure",
+        epilog="example: srt conformance explain attention.features.window",
+    )
     explain.add_argument("id", metavar="ID")
-    replay = actions.add_parser("replay", help="run one check of a report again, under the same circumstances")
+    replay = actions.add_parser(
+        "replay",
+        help="run one check of a report again, under the same circumstances",
+        epilog="example: srt conformance replay out.json attention.features.window",
+    )
     replay.add_argument("report", type=Path, metavar="REPORT.json")
     replay.add_argument("id", metavar="ID")
     selftest = actions.add_parser("selftest", help="prove the suite with wrong plugins and with legal variants")

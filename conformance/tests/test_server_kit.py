@@ -31,7 +31,7 @@ from srtkit_conformance.kits.server.pairwise import Row, covering
 from srtkit_conformance.kits.server.process import Lost, ServerProcess, session_of
 from srtkit_conformance.kits.server.soak import BEGINNING, BEGINNINGS, drawn_requests, memory
 from srtkit_conformance.kits.server.tour import Tour, tour
-from srtkit_conformance.kits.server.visit import Visit, visit
+from srtkit_conformance.kits.server.visit import Visit, _replayed, visit
 
 FACTORS = {"a": ("1", "2", "3"), "b": ("1", "2"), "c": ("1", "2", "3"), "d": ("1", "2")}
 
@@ -132,6 +132,11 @@ def test_a_graph_runner_that_has_recorded_nothing_anywhere_is_told(tmp_path: Pat
     assert isinstance(server_checks.tokens.body(target), Informational)
     target.extra["server"] = Tour(({},), (Visit({"tokens": {"replayed": 7}}),))
     assert server_checks.tokens.body(target) == {"servers": 1, "replayed": 7}
+
+
+def test_an_eager_step_under_way_is_no_replay() -> None:
+    assert _replayed({"steps_total": 5.0, "eager_steps_total": 6.0}) == 0
+    assert _replayed({"steps_total": 6.0, "eager_steps_total": 5.0}) == 1
 
 
 def test_a_failure_names_the_combination() -> None:

@@ -20,7 +20,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the sub-command."""
     parser.epilog = EPILOG
     actions = parser.add_subparsers(dest="action", required=True, metavar="new")
-    new = actions.add_parser("new", help="start a plugin from a working skeleton; needs no network")
+    new = actions.add_parser(
+        "new",
+        help="start a plugin from a working skeleton; needs no network",
+        epilog="example: srt plugin new attention mychip",
+    )
     new.add_argument("kind", metavar="KIND", help="e.g. attention; a wrong one lists all")
     new.add_argument("name", metavar="NAME", help="what a settings file will call it, e.g. mychip")
     new.add_argument("--dest", type=Path, default=Path(), metavar="DIR", help="put its folder here (default: here)")

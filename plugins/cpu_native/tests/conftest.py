@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
-import torch  # noqa: F401  before the library, so that both use one OpenMP
+import torch  # before the library, so that both use one OpenMP
 
 from srtkit_plugin_cpu_native import library
+
+
+@pytest.fixture(autouse=True)
+def threads() -> Iterator[None]:
+    """More than one, whatever else the tests run with: the kernels divide their work."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(params=range(len(library.SETS)), ids=library.SETS)

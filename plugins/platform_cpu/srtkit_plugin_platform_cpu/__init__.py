@@ -21,7 +21,10 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     threads: int | None = Field(
-        None, ge=1, description="threads that compute; by default one for each physical core this process may use"
+        None,
+        ge=1,
+        description="threads that compute; by default one for each physical core this process may use, at most "
+        "OMP_NUM_THREADS",
     )
     pin: bool = Field(False, description="keep each computing thread on a core of its own")
 

@@ -91,7 +91,7 @@ class CpuPlatform(Platform):
 
     def __init__(self, options: Options) -> None:
         cpus = usable_cpus()
-        threads.set_up(PART, options.threads or len(cpus), cpus if options.pin else ())
+        threads.set_up(PART, options.threads or min(len(cpus), threads.ALLOWED), cpus if options.pin else ())
         self._arenas = Arenas(PART, memory_available)
 
     def device(self, index: int) -> torch.device:

@@ -11,6 +11,9 @@ import torch
 
 from srtkit.spec.errors import Unsupported
 
+ALLOWED = torch.get_num_threads()
+"""What torch was told before anything here told it: by OMP_NUM_THREADS, or by the program that holds the engine."""
+
 
 def set_up(part: str, threads: int, pin_to: Sequence[int] = ()) -> None:
     """Use `threads` threads for operations that this thread calls; with `pin_to`, one on each of these CPUs.

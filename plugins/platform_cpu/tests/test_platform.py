@@ -58,7 +58,8 @@ def in_child(code: str, **environment: str) -> str:
         "from srtkit.spec.platform import PlatformBuild\n"
         "def build(**o): return p.build(PlatformBuild(p.probe(p.Options())[0], p.Options(**o)))\n"
     )
-    command, variables = [sys.executable, "-c", head + code], {**os.environ, **environment}
+    variables = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"} | environment
+    command = [sys.executable, "-c", head + code]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -172,6 +173,11 @@ def test_threads_are_set_for_the_caller_and_later_threads_and_then_cannot_be_pin
         "[3, 3]",
         "Unsupported cannot pin: 0 of 2 threads were started by this call, the others before",
     ]
+
+
+def test_threads_are_no_more_than_openmp_was_told_unless_the_file_says_so() -> None:
+    code = "build(); told = torch.get_num_threads(); build(threads=2); print(told, torch.get_num_threads())"
+    assert in_child(code, OMP_NUM_THREADS="1") == "1 2"
 
 
 @linux

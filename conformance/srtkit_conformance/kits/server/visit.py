@@ -142,7 +142,8 @@ class _Guest:
 
 
 def _replayed(figures: dict[str, float]) -> int:
-    return int(figures["steps_total"] - figures["eager_steps_total"])
+    """At least so many. Eager steps are counted when they begin, all steps when they end: one may be between."""
+    return max(0, int(figures["steps_total"] - figures["eager_steps_total"]))
 
 
 def at_rest(figures: dict[str, float]) -> bool:
