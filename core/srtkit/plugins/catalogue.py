@@ -9,9 +9,9 @@ from srtkit.spec.versions import CONTRACTS
 
 OFFICIAL: dict[str, tuple[str, ...]] = {
     "platform": ("cpu", "cuda", "fakedev"),
-    "attention": ("cpu-native", "torch", "triton"),
+    "attention": ("cpu-native", "fa3", "torch", "triton"),
     "recurrent": ("torch",),
-    "prefix_cache": ("chunk", "radix"),
+    "prefix_cache": ("chunk", "radix", "radix-native"),
     "graph_runner": ("cuda-full", "eager", "full"),
     "model_loader": ("dummy", "gguf", "safetensors"),
     "transport": ("inproc", "zmq"),

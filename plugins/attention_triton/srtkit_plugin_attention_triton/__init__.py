@@ -51,7 +51,7 @@ def capabilities(facts: DeviceFacts) -> AttentionCapabilities:
         dense=No("has no kernel for dense keys"),
         advance=YES,
         move_slots=YES,
-        prefix_groups=No("reads a shared prefix once for each row"),
+        prefix_groups=YES,
         batch_invariant=No("the number of rows decides into how many parts a row's keys are cut"),
     )
 

@@ -7,7 +7,6 @@ So a recorded step stays right under every later fill, and nothing has to be com
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import log
 
 import torch
 import triton  # type: ignore[import-untyped]
@@ -30,20 +29,22 @@ from srtkit.spec.attention import (
 from srtkit.spec.errors import DeviceAbsent, Unsupported
 from srtkit.spec.facts import DeviceFacts, Limits
 from srtkit_plugin_attention_triton import DTYPES, MAX_Q_LEN, PAGE_SIZES, PART, capabilities
+from srtkit_plugin_attention_triton.arguments import planes, scale_of, sizes, strides
 from srtkit_plugin_attention_triton.kernels import attend_kernel, merge_kernel, move_kernel, store_kernel
+from srtkit_plugin_attention_triton.shared import SharedPrefixes
 from srtkit_plugin_attention_triton.tiles import Kind, Tile, fitting, segments, tile_for
 
-LOG2_E = 1 / log(2)
 MERGE_CHUNK = 16
 """Parts that a merging program has under way at once."""
 
 
 class TritonPlan(AttentionPlan):
-    """Room for the parts of rows that are cut into segments, and the step that `fill` put in."""
+    """Room for the parts of rows that are cut into segments, what rows share, and the step that `fill` put in."""
 
-    def __init__(self, part_out: Tensor, part_lse: Tensor) -> None:
+    def __init__(self, part_out: Tensor, part_lse: Tensor, shared: SharedPrefixes | None) -> None:
         self.part_out = part_out
         self.part_lse = part_lse
+        self.shared = shared
         self.batch: Batch | None = None
         self.view: GroupView | None = None
 
@@ -56,6 +57,7 @@ class TritonPlan(AttentionPlan):
     def close(self) -> None:
         """Free the room."""
         self.part_out = self.part_lse = torch.empty(0)
+        self.shared = None
         self.batch = self.view = None
 
 
@@ -96,9 +98,14 @@ class TritonAttention(AttentionBackend):
         most = max(rows * self._segments(rows, 1, self._leading(rows, 1)) for rows in range(1, limits.max_rows + 1))
         shape = (most, spec.q_heads)
         allocate = self._platform.allocate
+        shared = None
+        if SharedPrefixes.wanted(spec, limits):
+            tile = self._tile("prefix", limits.max_rows)
+            shared = SharedPrefixes(spec, self._platform, limits, tile, self._processors)
         return TritonPlan(
             allocate("workspace", (*shape, spec.v_head_dim), torch.float32),
             allocate("workspace", shape, torch.float32),
+            shared,
         )
 
     def fill(self, plan: AttentionPlan, batch: Batch, view: GroupView) -> None:
@@ -109,6 +116,8 @@ class TritonAttention(AttentionBackend):
         if batch.leading and batch.q_len > MAX_Q_LEN:
             raise Unsupported(PART, f"has at most {MAX_Q_LEN} queries in a leading row, not {batch.q_len}")
         plan.batch, plan.view = batch, view
+        if plan.shared is not None and batch.leading and batch.q_len == 1:
+            plan.shared.fill(view, batch.leading)
 
     def store(self, plan: AttentionPlan, layer: LayerHandle, k: Tensor, v: Tensor) -> None:
         """Copy k and v to the step's slots."""
@@ -180,46 +189,45 @@ class TritonAttention(AttentionBackend):
             cut = fitting(self._segments(call.rows, call.q_len, tile), call.tokens, len(call.plan.part_out))
         else:
             blocks, cut = call.tokens // block_q + call.rows, 1
-        k, v, q, out = call.layer.planes["k"], call.layer.planes["v"], call.q, call.out
-        parts = call.plan.part_out, call.plan.part_lse
         assert (call.layer.sinks is not None) == spec.sinks, "the layer came without its sinks"
-        shape = {
-            "HEADS": spec.q_heads,
-            "V_HEAD": spec.v_head_dim,
-            "V_PAD": _padded(spec.v_head_dim),
+        shared = call.plan.shared if call.q_len == 1 else None
+        own_lse, skip = (shared.own_lse, shared.table.skip) if shared else (None, None)
+        q, out, parts = call.q, call.out, (call.plan.part_out, call.plan.part_lse)
+        step = {
             "WINDOW": spec.window,
             "CAUSAL": spec.causal,
             "LSE": call.lse is not None,
             "BLOCK_Q": block_q,
             "TILE": tile.tile,
             "SEGMENTS": cut,
+            "PREFIX": shared is not None,
         }
+        constants = sizes(spec)
         attend_kernel[(blocks, spec.kv_heads, cut)](
-            *(q, k, v, out, call.lse, *parts, call.layer.sinks, batch.cu_q, batch.context, view.page_table),
-            spec.scale if spec.soft_cap else spec.scale * LOG2_E,
-            spec.soft_cap,
+            *(q, *planes(call.layer), out, call.lse, *parts, own_lse, skip, call.layer.sinks),
+            *(batch.cu_q, batch.context, view.page_table, scale_of(spec), spec.soft_cap),
             *(call.first_row, call.rows, call.q_len, view.page_table.stride(0)),
-            *(q.stride(0), q.stride(1), out.stride(0), out.stride(1), *k.stride()[:3], *v.stride()[:3]),
-            GROUP=self._group,
-            HEAD=spec.head_dim,
-            HEAD_PAD=_padded(spec.head_dim),
+            *(q.stride(0), q.stride(1), out.stride(0), out.stride(1), *strides(call.layer)),
             PAGE=view.page_tokens,
-            SOFT_CAP=spec.soft_cap > 0,
             SINKS=spec.sinks,
             BLOCK_M=tile.block_m,
             UNIFORM=call.q_len > 0,
             num_warps=tile.warps,
             num_stages=tile.stages,
-            **shape,
+            **constants,
+            **step,
         )
         if cut > 1:
             merge_kernel[(call.tokens, spec.q_heads)](
-                *(out, call.lse, *parts, batch.cu_q, batch.context),
+                *(out, call.lse, *parts, own_lse, skip, batch.cu_q, batch.context),
                 *(call.first_row, call.q_len, out.stride(0), out.stride(1)),
                 CHUNK=min(MERGE_CHUNK, cut),
                 num_warps=4,
-                **shape,
+                **{name: constants[name] for name in ("HEADS", "V_HEAD", "V_PAD")},
+                **step,
             )
+        if shared is not None:
+            shared.join(call.layer, view, q, out, call.lse)
 
 
 class NothingToAdvance(PlanAdvance):
@@ -244,11 +252,6 @@ class TritonMover(SlotMover):
                 WIDTH=width,
                 PAD=triton.next_power_of_2(width),
             )
-
-
-def _padded(size: int) -> int:
-    """A size that a matrix unit takes."""
-    return int(max(16, triton.next_power_of_2(size)))
 
 
 def _longest(spec: AttentionSpec, limits: Limits) -> int:

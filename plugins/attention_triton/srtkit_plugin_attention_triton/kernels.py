@@ -41,6 +41,23 @@ def _span(
 
 
 @triton.jit
+def _turn(q_tile, k_tile, v_tile, see, scale, soft_cap, largest, total, acc, SOFT_CAP: tl.constexpr):
+    """A tile of keys joins the running maximum, sum and output; all base 2."""
+    score = tl.dot(q_tile, k_tile, input_precision="ieee") * scale
+    if SOFT_CAP:
+        score = soft_cap * LOG2_E * _tanh(score / soft_cap)
+    score = tl.where(see, score, float("-inf"))
+    new_largest = tl.maximum(largest, tl.max(score, 1))
+    base = tl.where(new_largest == float("-inf"), 0.0, new_largest)  # a query that has seen nothing yet
+    weight = tl.exp2(score - base[:, None])
+    keep = tl.exp2(largest - base)
+    total = total * keep + tl.sum(weight, 1)
+    acc = acc * keep[:, None]
+    acc = tl.dot(weight.to(v_tile.dtype), v_tile, acc, input_precision="ieee")
+    return new_largest, total, acc
+
+
+@triton.jit
 def _row_of_block(cu_q, block, first_row, rows, BLOCK_Q: tl.constexpr):
     """The row that a block of queries belongs to, and its first block: each row has room for one block more."""
     start = tl.load(cu_q + first_row)
@@ -57,18 +74,20 @@ def _row_of_block(cu_q, block, first_row, rows, BLOCK_Q: tl.constexpr):
 
 @triton.jit(do_not_specialize=["first_row", "rows", "q_len", "table_stride"])
 def attend_kernel(
-    q, k, v, out, lse, part_out, part_lse, sinks, cu_q, context_of, table,
+    q, k, v, out, lse, part_out, part_lse, own_lse, skip_of, sinks, cu_q, context_of, table,
     scale, soft_cap, first_row, rows, q_len, table_stride,
     q_token, q_head, out_token, out_head, k_page, k_token, k_head, v_page, v_token, v_head,
     HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD: tl.constexpr, V_HEAD: tl.constexpr,
     HEAD_PAD: tl.constexpr, V_PAD: tl.constexpr, PAGE: tl.constexpr,
     WINDOW: tl.constexpr, CAUSAL: tl.constexpr, SOFT_CAP: tl.constexpr, SINKS: tl.constexpr, LSE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_Q: tl.constexpr, TILE: tl.constexpr, SEGMENTS: tl.constexpr, UNIFORM: tl.constexpr,
+    PREFIX: tl.constexpr,
 ):  # fmt: skip
     """Grid (blocks of queries, KV heads, SEGMENTS) over `rows` rows from `first_row` on.
 
     UNIFORM: every row has `q_len` queries. `scale` holds log2(e) unless SOFT_CAP. With one segment results go to
     out and lse; else to part_out [token, head, segment, V_HEAD] and part_lse, base 2, [token, head, segment].
+    PREFIX: the first skip_of[row] keys are prefix_kernel's; sums of the others go to own_lse [row, head], base 2.
     """
     block, kv_head, segment = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     if UNIFORM:
@@ -83,6 +102,11 @@ def attend_kernel(
     if query >= n_query:
         return
     context = tl.load(context_of + row)
+    pages = table + row.to(tl.int64) * table_stride
+    if PREFIX:  # as if the row began after what it shares, which is whole pages
+        skip = tl.load(skip_of + row)
+        context -= skip
+        pages += skip // PAGE
     low, high, first, last = _span(context, n_query, query, TILE, BLOCK_Q, WINDOW, CAUSAL)
     if SEGMENTS > 1:
         each = tl.cdiv(last - first, SEGMENTS)
@@ -110,7 +134,6 @@ def attend_kernel(
             largest = tl.load(sinks + head, mask=valid, other=0.0) * LOG2_E
             total += 1.0
 
-    pages = table + row.to(tl.int64) * table_stride
     k_base = k + kv_head * k_head + d[:, None]
     v_base = v + kv_head * v_head + dv[None, :]
     for tile in tl.range(first, last):
@@ -125,23 +148,12 @@ def attend_kernel(
         k_tile = tl.load(k_at, mask=inside[None, :] & (d < HEAD)[:, None], other=0.0)
         v_tile = tl.load(v_at, mask=inside[:, None] & (dv < V_HEAD)[None, :], other=0.0)
 
-        score = tl.dot(q_tile, k_tile, input_precision="ieee") * scale
-        if SOFT_CAP:
-            score = soft_cap * LOG2_E * _tanh(score / soft_cap)
         see = inside[None, :]
         if CAUSAL:
             see = see & (key[None, :] <= position[:, None])
         if WINDOW > 0:
             see = see & (key[None, :] > position[:, None] - WINDOW)
-        score = tl.where(see, score, float("-inf"))
-        new_largest = tl.maximum(largest, tl.max(score, 1))
-        base = tl.where(new_largest == float("-inf"), 0.0, new_largest)  # a query that has seen nothing yet
-        weight = tl.exp2(score - base[:, None])
-        keep = tl.exp2(largest - base)
-        total = total * keep + tl.sum(weight, 1)
-        acc = acc * keep[:, None]
-        acc = tl.dot(weight.to(v_tile.dtype), v_tile, acc, input_precision="ieee")
-        largest = new_largest
+        largest, total, acc = _turn(q_tile, k_tile, v_tile, see, scale, soft_cap, largest, total, acc, SOFT_CAP)
 
     total = tl.where(total > 0, total, 1.0)  # else nothing was seen: zeros, and -inf as the largest
     acc = acc / total[:, None]
@@ -152,32 +164,75 @@ def attend_kernel(
         tl.store(out_at, acc.to(out.dtype.element_ty), mask=out_mask)
         if LSE:
             tl.store(lse + token * HEADS + head, sums * LN_2, mask=valid)
+        if PREFIX:  # one query a row: the index by token and head, which is the same, costs registers
+            tl.store(own_lse + row * HEADS + kv_head * GROUP + m, sums, mask=valid)
     else:
         part = ((token - tl.load(cu_q + first_row)) * HEADS + head) * SEGMENTS + segment
         tl.store(part_out + part[:, None] * V_HEAD + dv[None, :], acc, mask=out_mask)
         tl.store(part_lse + part, sums, mask=valid)
 
 
-@triton.jit(do_not_specialize=["first_row", "q_len"])
-def merge_kernel(
-    out, lse, part_out, part_lse, cu_q, context_of, first_row, q_len, out_token, out_head,
-    HEADS: tl.constexpr, V_HEAD: tl.constexpr, V_PAD: tl.constexpr, WINDOW: tl.constexpr, CAUSAL: tl.constexpr,
-    LSE: tl.constexpr, BLOCK_Q: tl.constexpr, TILE: tl.constexpr, SEGMENTS: tl.constexpr, CHUNK: tl.constexpr,
+@triton.jit(do_not_specialize=["table_stride"])
+def prefix_kernel(
+    q, k, v, part_out, part_lse, blocks, rows, table, scale, soft_cap, table_stride,
+    q_token, q_head, k_page, k_token, k_head, v_page, v_token, v_head,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD: tl.constexpr, V_HEAD: tl.constexpr,
+    HEAD_PAD: tl.constexpr, V_PAD: tl.constexpr, PAGE: tl.constexpr, SOFT_CAP: tl.constexpr,
+    BLOCK_M: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """Grid (tokens, heads) of rows with `q_len` queries: the parts that attend_kernel wrote become out and lse."""
-    index, head = tl.program_id(0), tl.program_id(1)
-    row = first_row + index // q_len
-    begin = tl.load(cu_q + first_row)
-    query = index % q_len // BLOCK_Q * BLOCK_Q
-    _, _, first, last = _span(tl.load(context_of + row), q_len, query, TILE, BLOCK_Q, WINDOW, CAUSAL)
-    each = tl.cdiv(last - first, SEGMENTS)
-    parts = tl.cdiv(last - first, each)  # the others wrote nothing
+    """Any grid: keys that several rows of one query share, read once for a block of them.
 
-    at = (index.to(tl.int64) * HEADS + head) * SEGMENTS
-    every = tl.arange(0, SEGMENTS)
-    sums = tl.load(part_lse + at + every, mask=every < parts, other=float("-inf"))
-    largest = tl.max(sums, 0)
-    total = tl.sum(tl.exp2(sums - largest), 0)
+    `blocks` and `rows` are those of a PrefixTable; a program takes every n-th of the (block, KV head, part) there
+    are, so that where nothing is shared it costs little. Every query sees all these keys. Results go to
+    part_out [row, head, part, V_HEAD] and part_lse, base 2, [row, head, part].
+    """
+    m = tl.arange(0, BLOCK_M)
+    d = tl.arange(0, HEAD_PAD)
+    dv = tl.arange(0, V_PAD)
+    parts = tl.load(blocks + 1)
+    work = tl.load(blocks) * (HEADS // GROUP) * parts
+    for item in tl.range(tl.program_id(0), work, tl.num_programs(0)):
+        kv_head = item // parts % (HEADS // GROUP)
+        block = blocks + (item // (parts * (HEADS // GROUP)) + 1) * 4
+        tokens = tl.load(block + 2)
+        tiles = tl.cdiv(tokens, TILE)
+        each = tl.cdiv(tiles, parts)
+        first = item % parts * each
+        last = tl.minimum(first + each, tiles)
+
+        valid = m < tl.load(block + 1) * GROUP
+        row = tl.load(rows + tl.load(block) + m // GROUP, mask=valid, other=0).to(tl.int64)
+        head = kv_head * GROUP + m % GROUP
+        q_at = q + row[:, None] * q_token + head[:, None] * q_head + d[None, :]
+        q_tile = tl.load(q_at, mask=valid[:, None] & (d < HEAD)[None, :], other=0.0)
+        largest = tl.full([BLOCK_M], float("-inf"), tl.float32)
+        total = tl.zeros([BLOCK_M], tl.float32)
+        acc = tl.zeros([BLOCK_M, V_PAD], tl.float32)
+        pages = table + tl.load(block + 3).to(tl.int64) * table_stride
+        k_base = k + kv_head * k_head + d[:, None]
+        v_base = v + kv_head * v_head + dv[None, :]
+        for tile in tl.range(first, last):
+            key = tile * TILE + tl.arange(0, TILE)
+            inside = key < tokens
+            page = tl.load(pages + key // PAGE, mask=inside, other=0).to(tl.int64)
+            k_at = k_base + (page * k_page + (key % PAGE) * k_token)[None, :]
+            v_at = v_base + (page * v_page + (key % PAGE) * v_token)[:, None]
+            k_tile = tl.load(k_at, mask=inside[None, :] & (d < HEAD)[:, None], other=0.0)
+            v_tile = tl.load(v_at, mask=inside[:, None] & (dv < V_HEAD)[None, :], other=0.0)
+            see = inside[None, :]
+            largest, total, acc = _turn(q_tile, k_tile, v_tile, see, scale, soft_cap, largest, total, acc, SOFT_CAP)
+
+        part = (row * HEADS + head) * parts + item % parts
+        valid = valid & (first < last)  # fewer tiles than parts: the last ones are never read
+        total = tl.where(total > 0, total, 1.0)
+        there = valid[:, None] & (dv < V_HEAD)[None, :]
+        tl.store(part_out + part[:, None] * V_HEAD + dv[None, :], acc / total[:, None], mask=there)
+        tl.store(part_lse + part, largest + tl.log2(total), mask=valid)
+
+
+@triton.jit
+def _weighed(part_out, part_lse, at, parts, largest, V_HEAD: tl.constexpr, V_PAD: tl.constexpr, CHUNK: tl.constexpr):
+    """The sum of `parts` outputs from number `at` on, each with its share."""
     dv = tl.arange(0, V_PAD)
     acc = tl.zeros([V_PAD], tl.float32)
     for start in tl.range(0, parts, CHUNK):
@@ -186,10 +241,70 @@ def merge_kernel(
         share = tl.exp2(tl.load(part_lse + at + s, mask=there, other=float("-inf")) - largest)
         part = part_out + (at + s)[:, None] * V_HEAD + dv[None, :]
         acc += tl.sum(tl.load(part, mask=there[:, None] & (dv < V_HEAD)[None, :], other=0.0) * share[:, None], 0)
+    return acc
+
+
+@triton.jit(do_not_specialize=["first_row", "q_len"])
+def merge_kernel(
+    out, lse, part_out, part_lse, own_lse, skip_of, cu_q, context_of, first_row, q_len, out_token, out_head,
+    HEADS: tl.constexpr, V_HEAD: tl.constexpr, V_PAD: tl.constexpr, WINDOW: tl.constexpr, CAUSAL: tl.constexpr,
+    LSE: tl.constexpr, BLOCK_Q: tl.constexpr, TILE: tl.constexpr, SEGMENTS: tl.constexpr, PREFIX: tl.constexpr,
+    CHUNK: tl.constexpr,
+):  # fmt: skip
+    """Grid (tokens, heads) of rows with `q_len` queries: the parts that attend_kernel wrote become out and lse."""
+    index, head = tl.program_id(0), tl.program_id(1)
+    row = first_row + index // q_len
+    begin = tl.load(cu_q + first_row)
+    query = index % q_len // BLOCK_Q * BLOCK_Q
+    context = tl.load(context_of + row)
+    if PREFIX:
+        context -= tl.load(skip_of + row)
+    _, _, first, last = _span(context, q_len, query, TILE, BLOCK_Q, WINDOW, CAUSAL)
+    each = tl.cdiv(last - first, SEGMENTS)
+    parts = tl.cdiv(last - first, each)  # the others wrote nothing
+
+    at = (index.to(tl.int64) * HEADS + head) * SEGMENTS
+    every = tl.arange(0, SEGMENTS)
+    sums = tl.load(part_lse + at + every, mask=every < parts, other=float("-inf"))
+    largest = tl.max(sums, 0)
+    total = tl.sum(tl.exp2(sums - largest), 0)
+    acc = _weighed(part_out, part_lse, at, parts, largest, V_HEAD, V_PAD, CHUNK)
+    dv = tl.arange(0, V_PAD)
     token = (begin + index).to(tl.int64)
     tl.store(out + token * out_token + head * out_head + dv, (acc / total).to(out.dtype.element_ty), mask=dv < V_HEAD)
     if LSE:
         tl.store(lse + token * HEADS + head, (largest + tl.log2(total)) * LN_2)
+    if PREFIX:
+        tl.store(own_lse + row * HEADS + head, largest + tl.log2(total))
+
+
+@triton.jit
+def join_kernel(
+    out, lse, own_lse, part_out, part_lse, blocks, rows, skip_of, out_token, out_head,
+    HEADS: tl.constexpr, V_HEAD: tl.constexpr, V_PAD: tl.constexpr, LSE: tl.constexpr,
+    TILE: tl.constexpr, MAX_PARTS: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """Any grid: what prefix_kernel gave for the rows of a PrefixTable joins what they have in out."""
+    parts = tl.load(blocks + 1)
+    work = tl.load(blocks + 2) * HEADS
+    every = tl.arange(0, MAX_PARTS)
+    dv = tl.arange(0, V_PAD)
+    for item in tl.range(tl.program_id(0), work, tl.num_programs(0)):
+        row, head = tl.load(rows + item // HEADS).to(tl.int64), item % HEADS
+        tiles = tl.cdiv(tl.load(skip_of + row), TILE)
+        written = tl.cdiv(tiles, tl.cdiv(tiles, parts))
+        at = (row * HEADS + head) * parts
+        sums = tl.load(part_lse + at + every, mask=every < written, other=float("-inf"))
+        own = tl.load(own_lse + row * HEADS + head)
+        largest = tl.maximum(own, tl.max(sums, 0))
+        share = tl.exp2(own - largest)
+        total = share + tl.sum(tl.exp2(sums - largest), 0)
+        out_at = out + row * out_token + head * out_head + dv
+        acc = tl.load(out_at, mask=dv < V_HEAD, other=0.0).to(tl.float32) * share
+        acc += _weighed(part_out, part_lse, at, written, largest, V_HEAD, V_PAD, CHUNK)
+        tl.store(out_at, (acc / total).to(out.dtype.element_ty), mask=dv < V_HEAD)
+        if LSE:
+            tl.store(lse + row * HEADS + head, (largest + tl.log2(total)) * LN_2)
 
 
 @triton.jit

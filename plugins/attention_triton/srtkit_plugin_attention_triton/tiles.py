@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["few", "decode", "extend"]
-"""Leading rows that are too few to fill the device, those that are not, and rows of any length."""
+Kind = Literal["few", "decode", "extend", "prefix"]
+"""Leading rows that are too few to fill the device, those that are not, rows of any length, and what rows share."""
 
 MAX_SEGMENTS = 128
 
@@ -34,12 +34,16 @@ _TABLE: tuple[tuple[str, Kind, int, Tile], ...] = (
     ("sm90", "extend", 256, Tile(64, 64, 4, 2)),
     ("sm90", "extend", 512, Tile(64, 32, 4, 2)),
     ("sm90", "few", 512, Tile(16, 32, 4, 2)),
+    ("sm90", "prefix", 256, Tile(64, 64, 4, 2, waves=2)),
+    ("sm90", "prefix", 512, Tile(64, 32, 4, 2, waves=2)),
     ("", "few", 256, Tile(16, 32, 4, 2)),
     ("", "decode", 256, Tile(16, 32, 4, 2)),
     ("", "extend", 256, Tile(64, 32, 4, 2)),
+    ("", "prefix", 256, Tile(64, 32, 4, 2)),
     ("", "few", 1 << 20, Tile(16, 16, 4, 1)),
     ("", "decode", 1 << 20, Tile(16, 16, 4, 1)),
     ("", "extend", 1 << 20, Tile(32, 16, 4, 1)),
+    ("", "prefix", 1 << 20, Tile(32, 16, 4, 1)),
 )
 
 
@@ -48,7 +52,7 @@ def tile_for(architecture: str, kind: Kind, key_bytes: int, group: int, queries:
     found = next(
         tile for arch, of, limit, tile in _TABLE if architecture.startswith(arch) and of == kind and key_bytes <= limit
     )
-    most = found.block_m if kind == "extend" else max(found.block_m, 64)
+    most = found.block_m if kind in ("extend", "prefix") else max(found.block_m, 64)
     wanted = _power_of_two(group * queries)
     block_m = max(16, _power_of_two(group), min(most, wanted))
     warps = found.warps if block_m < 64 else max(4, found.warps)

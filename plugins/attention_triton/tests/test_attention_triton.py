@@ -27,6 +27,7 @@ from srtkit_conformance.kits.attention.harness import Harness
 from srtkit_conformance.kits.attention.step import Step
 from srtkit_conformance.kits.numeric.gates import Margins
 from srtkit_conformance.kits.numeric.pairs import pairwise
+from srtkit_plugin_attention_triton import shared
 from srtkit_plugin_attention_triton.tiles import MAX_SEGMENTS, Kind, Tile, fitting, segments, tile_for
 
 SHAPES: dict[str, tuple[tuple[Row, ...], int]] = {
@@ -101,6 +102,44 @@ def test_one_plan_for_a_long_step_and_then_a_short_one(harness: Harness) -> None
     steps = [Step(rig, case) for case in (long, short)]
     steps[1].plan = steps[0].plan
     for step in (*steps, steps[0]):
+        step.run().check(Margins())
+
+
+SHARING: dict[str, tuple[tuple[int, ...], ...]] = {
+    "one_group": ((41, 1), (37, 1, 0, 2), (60, 1, 0, 2), (5, 1), (33, 1, 0, 2)),
+    "two_groups": ((20, 1), (50, 1), (17, 1, 0, 1), (49, 1, 1, 3), (3, 1)),
+    "with_prompts": ((33, 1), (40, 1, 0, 2), (9, 1), (34, 1, 0, 2), (20, 6, 0, 1)),
+}
+
+
+@pytest.mark.parametrize("changes", [{}, {"soft_cap": 8.0, "sinks": True, "ratio": 4}, {"ratio": 1}])
+@pytest.mark.parametrize("shape", list(SHARING))
+def test_rows_that_share_pages(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, shape: str, changes: dict[str, Any]
+) -> None:
+    """Whatever they save."""
+    monkeypatch.setattr(shared, "WORTH", 1)
+    leading = sum(row[1] == 1 for row in SHARING[shape])
+    case = harness.case(rows_of(*SHARING[shape]), leading=leading, kv_heads=2, page=16, dtype="float32", **changes)
+    step = Step(harness.rig(case), case)
+    step.run().check(Margins())
+    skipping = int((step.plan.shared.table.skip > 0).sum())
+    assert skipping == {"one_group": 4, "two_groups": 4, "with_prompts": 3}[shape]
+
+
+def test_a_group_ends_with_its_step(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One plan: rows that share, then as many that do not, then others that share less."""
+    monkeypatch.setattr(shared, "WORTH", 1)
+    prompts = ((5, 2), (4, 3), (0, 2), (0, 1), (9, 2))
+    rows = (SHARING["one_group"], ((41, 1), (37, 1), (60, 1), (5, 1), (33, 1)), prompts, SHARING["two_groups"])
+    cases = [
+        harness.case(rows_of(*one), leading=0 if one == prompts else 5, kv_heads=1, page=16, dtype="float32")
+        for one in rows
+    ]
+    rig = harness.rig(*cases)
+    steps = [Step(rig, case) for case in cases]
+    for step in (*steps, steps[0]):
+        step.plan = steps[0].plan
         step.run().check(Margins())
 
 

@@ -1,0 +1,360 @@
+"""The backend of one layer group: what a step's calls of the operator are, decided once in `fill`; then the calls.
+
+Leading rows are one call and the rest another. What a call of leading rows is given by the host depends on numbers of
+rows and on the plan's limits only, so a recorded one stays right under every later fill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import triton  # type: ignore[import-untyped]
+from torch import Tensor
+
+from srtkit.spec.attention import (
+    AttentionBackend,
+    AttentionBuild,
+    AttentionParts,
+    AttentionPlan,
+    Batch,
+    GroupView,
+    LayerHandle,
+    PlanAdvance,
+    Rows,
+    SlotMover,
+    check_spec,
+)
+from srtkit.spec.errors import DeviceAbsent, Unsupported
+from srtkit.spec.facts import Limits
+from srtkit.spec.layers import DTYPES as TORCH_DTYPES
+from srtkit_plugin_attention_fa3 import DTYPES, INSTEAD, MAX_Q_LEN, PAGE_SIZES, PART, Options, declared, has_kernel
+from srtkit_plugin_attention_fa3.kernels import move_kernel, store_kernel, visible_kernel
+from srtkit_plugin_attention_fa3.library import Operator
+
+SCHEDULED_ROWS = 992
+"""A call of more rows is not planned ahead: builds differ in what they plan for so many."""
+SCHEDULE_ROOM = 8
+"""Integers a row that the operator's schedule may take: it takes up to four, and one beside."""
+
+
+@dataclass
+class _Rows:
+    """One call of the operator: tokens [begin, end) of the step, and the rows that they are.
+
+    `cu_q` counts from `begin`. `table` is no wider than the rows may need: by its width alone the operator judges how
+    long they are. `fresh`: these rows have nothing stored before this step.
+    """
+
+    begin: int
+    end: int
+    cu_q: Tensor
+    context: Tensor
+    table: Tensor
+    page_tokens: int
+    max_q: int
+    room: Tensor
+    schedule: Tensor | None = None
+    fresh: bool = False
+
+    @property
+    def max_k(self) -> int:
+        """Keys that the table has room for."""
+        return self.table.shape[1] * self.page_tokens
+
+
+class Fa3Plan(AttentionPlan):
+    """Buffers at fixed addresses, and the step that `fill` put in.
+
+    `table` int32 [rows, pages] of a windowed group, `cu_rest` int32 [rows + 1], `rooms` two schedules.
+    """
+
+    def __init__(self, table: Tensor | None, cu_rest: Tensor, rooms: Tensor) -> None:
+        self.table = table
+        self.cu_rest = cu_rest
+        self.rooms = rooms
+        self.batch: Batch | None = None
+        self.view: GroupView | None = None
+        self.leading: _Rows | None = None
+        self.rest: _Rows | None = None
+
+    @property
+    def step(self) -> tuple[Batch, GroupView]:
+        """What was filled in last."""
+        assert self.batch is not None and self.view is not None, "attend or store before fill"
+        return self.batch, self.view
+
+    def calls(self, rows: Rows) -> Iterator[_Rows]:
+        """Those that cover `rows`, in order."""
+        if self.leading is not None and rows is not Rows.REST:
+            yield self.leading
+        if self.rest is not None and rows is not Rows.LEADING:
+            yield self.rest
+
+    def close(self) -> None:
+        """Free the buffers."""
+        self.table = None
+        self.cu_rest = self.rooms = torch.empty(0)
+        self.batch = self.view = self.leading = self.rest = None
+
+
+class Fa3Attention(AttentionBackend):
+    """Paged attention of one layer group by FlashAttention-3's operator."""
+
+    def __init__(self, build: AttentionBuild, options: Options, operator: Operator) -> None:
+        _refuse(build)
+        self._spec = spec = build.group.spec
+        self._platform = build.platform
+        self._forward = operator.forward
+        self._schedule = operator.schedule if options.schedule else None
+        # With a causal mask the operator takes the tokens before the query's own as the left window: W - 1.
+        self._mask = {
+            "is_causal": spec.causal,
+            "window_size_left": spec.window - 1 if spec.window else -1,
+            "window_size_right": 0 if spec.window else -1,
+            "num_splits": options.num_splits,
+        }
+        self._parts = AttentionParts(advance=Fa3Advance(self), mover=Fa3Mover())
+
+    def new_plan(self, limits: Limits) -> Fa3Plan:
+        """Buffers for schedules, and for the page table where there is a window. Raises `OutOfMemory`."""
+        rows, allocate = limits.max_rows, self._platform.allocate
+        table = allocate("workspace", (rows, limits.max_pages), torch.int32) if self._spec.window else None
+        cu_rest = allocate("workspace", (rows + 1,), torch.int32)
+        return Fa3Plan(table, cu_rest, allocate("workspace", (2, SCHEDULE_ROOM * (rows + 4)), torch.int32))
+
+    def fill(self, plan: AttentionPlan, batch: Batch, view: GroupView) -> None:
+        """Lay out the step's calls. Raises `Unsupported` for any batch feature, and for longer leading queries."""
+        assert isinstance(plan, Fa3Plan)
+        if batch.features:
+            raise Unsupported(PART, f"does not understand the feature {', '.join(sorted(batch.features))}")
+        if batch.leading and batch.q_len > MAX_Q_LEN:
+            raise Unsupported(PART, f"has at most {MAX_Q_LEN} queries in a leading row, not {batch.q_len}")
+        plan.batch, plan.view = batch, view
+        longest = int(batch.host_context[batch.leading :].max(initial=1))
+        self.lay_out(plan, -(-longest // view.page_tokens), fresh=batch.exact)
+
+    def lay_out(self, plan: Fa3Plan, width: int, *, fresh: bool) -> None:
+        """Decide the calls, and compute what depends on lengths from device memory, in the plan's buffers.
+
+        Rows that are not leading have at most `width` pages; `fresh` says that their lengths on the host are exact.
+        """
+        batch, view = plan.step
+        table = view.page_table
+        if plan.table is not None:
+            table = self._without_freed(plan.table, batch, view)
+        plan.leading = _leading(plan, batch, table, view.page_tokens)
+        plan.rest = _rest(plan, batch, table[:, :width], view.page_tokens)
+        if plan.rest is not None:
+            plan.rest.fresh = fresh and bool((batch.host_q == batch.host_context)[batch.leading :].all())
+        for call in plan.calls(Rows.ALL):
+            if self._schedule is not None and len(call.context) <= SCHEDULED_ROWS:
+                self._plan_ahead(call)
+
+    def store(self, plan: AttentionPlan, layer: LayerHandle, k: Tensor, v: Tensor) -> None:
+        """Copy k and v to the step's slots, in one launch."""
+        assert isinstance(plan, Fa3Plan)
+        _, view = plan.step
+        if k.shape[0] == 0:
+            return
+        k, v = _dense_token(k), _dense_token(v)
+        k_plane, v_plane = layer.planes["k"], layer.planes["v"]
+        store_kernel[(k.shape[0],)](
+            *(k, v, k_plane, v_plane, view.slot_mapping),
+            *(k.stride(0), v.stride(0), k_plane.stride(0), v_plane.stride(0)),
+            **_widths(layer),
+        )
+
+    def attend(
+        self,
+        plan: AttentionPlan,
+        layer: LayerHandle,
+        q: Tensor,
+        out: Tensor,
+        *,
+        rows: Rows = Rows.ALL,
+        fresh: tuple[Tensor, Tensor] | None = None,
+        lse: Tensor | None = None,
+    ) -> None:
+        """As the contract says. Rows that have only this step's tokens are attended over `fresh`, without pages."""
+        assert isinstance(plan, Fa3Plan)
+        for call in plan.calls(rows):
+            part = slice(call.begin, call.end)
+            result = self._attend(call, layer, q[part], out[part], fresh)
+            sums: Tensor = result[1].t()
+            into = None if lse is None else lse[part]
+            if self._spec.sinks:
+                assert layer.sinks is not None, "the layer came without its sinks"
+                _add_sinks(layer.sinks, out[part], sums, into)
+            elif into is not None:
+                into.copy_(sums)
+
+    def parts(self) -> AttentionParts:
+        """Advance and the slot mover."""
+        return self._parts
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _attend(
+        self, call: _Rows, layer: LayerHandle, q: Tensor, out: Tensor, fresh: tuple[Tensor, Tensor] | None
+    ) -> list[Tensor]:
+        """Call the operator: q, out of the call's tokens → [out, lse [heads, tokens], …]."""
+        where: dict[str, object]
+        if fresh is not None and call.fresh:
+            k, v = (_last_dense(x[call.begin : call.end]) for x in fresh)
+            where = {"cu_seqlens_k": call.cu_q, "max_seqlen_k": call.max_q, "seqused_k": None, "page_table": None}
+            where["scheduler_metadata"] = None
+        else:
+            k, v = layer.planes["k"], layer.planes["v"]
+            where = {"cu_seqlens_k": None, "max_seqlen_k": call.max_k, "seqused_k": call.context}
+            where |= {"page_table": call.table, "scheduler_metadata": call.schedule}
+        result: list[Tensor] = self._forward(
+            q=_last_dense(q),
+            k=k,
+            v=v,
+            out=out,
+            cu_seqlens_q=call.cu_q,
+            max_seqlen_q=call.max_q,
+            softmax_scale=self._spec.scale,
+            softcap=self._spec.soft_cap,
+            **where,
+            **self._mask,
+        )
+        return result
+
+    def _without_freed(self, into: Tensor, batch: Batch, view: GroupView) -> Tensor:
+        """The page table without pages before the window: `into` [most rows, most pages] → [rows, pages].
+
+        The operator loads whole tiles of keys, those before the window too, and a weight of 0 does not stop NaN.
+        """
+        table, block = view.page_table, 256
+        rows, width = table.shape
+        visible_kernel[(rows, triton.cdiv(width, block))](
+            *(table, into, batch.cu_q, batch.context, width, table.stride(0), into.stride(0)),
+            WINDOW=self._spec.window,
+            PAGE=view.page_tokens,
+            BLOCK=block,
+        )
+        return into[:rows, :width]
+
+    def _plan_ahead(self, call: _Rows) -> None:
+        """Bring the operator's schedule of a call to its place. The same arguments as in the call itself."""
+        assert self._schedule is not None
+        spec = self._spec
+        made = self._schedule(
+            batch_size=len(call.context),
+            num_heads=spec.q_heads,
+            num_heads_k=spec.kv_heads,
+            headdim=spec.head_dim,
+            headdim_v=spec.v_head_dim,
+            qkv_dtype=TORCH_DTYPES[spec.dtype],
+            page_size=call.page_tokens,
+            has_softcap=spec.soft_cap > 0,
+            cu_seqlens_q=call.cu_q,
+            cu_seqlens_k=None,
+            seqused_k=call.context,
+            max_seqlen_q=call.max_q,
+            max_seqlen_k=call.max_k,
+            **self._mask,
+        )
+        if len(made) > len(call.room):
+            raise Unsupported(PART, f"has no room for a schedule of {len(made)} integers", "set schedule = false")
+        call.schedule = call.room[: len(made)].copy_(made)
+
+
+class Fa3Advance(PlanAdvance):
+    """Plans the step's calls anew."""
+
+    def __init__(self, backend: Fa3Attention) -> None:
+        self._backend = backend
+
+    def advance(self, plan: AttentionPlan) -> None:
+        """Schedules and the table follow the device's lengths, of which the host knows no bound but the table's."""
+        assert isinstance(plan, Fa3Plan)
+        _, view = plan.step
+        self._backend.lay_out(plan, view.page_table.shape[1], fresh=False)
+
+
+class Fa3Mover(SlotMover):
+    """Moves stored tokens."""
+
+    def move_slots(self, layer: LayerHandle, source: Tensor, target: Tensor) -> None:
+        """Copy the entries at int32 `source` [n] to `target` [n], both planes in one launch."""
+        if len(source) == 0:
+            return
+        k, v = layer.planes["k"], layer.planes["v"]
+        move_kernel[(len(source),)](k, v, source, target, k.stride(0), v.stride(0), **_widths(layer))
+
+
+def _leading(plan: Fa3Plan, batch: Batch, table: Tensor, page_tokens: int) -> _Rows | None:
+    """The call of leading rows. Its table is as wide as can be, so that a recorded call serves longer rows too."""
+    n = batch.leading
+    if n == 0:
+        return None
+    cu_q, context = batch.cu_q[: n + 1], batch.context[:n]
+    return _Rows(0, n * batch.q_len, cu_q, context, table[:n], page_tokens, batch.q_len, plan.rooms[0])
+
+
+def _rest(plan: Fa3Plan, batch: Batch, table: Tensor, page_tokens: int) -> _Rows | None:
+    """The call of all other rows."""
+    n, begin = batch.leading, batch.leading * batch.q_len
+    if begin == batch.tokens:
+        return None
+    cu_q = batch.cu_q
+    if n:
+        cu_q = torch.sub(cu_q[n:], begin, out=plan.cu_rest[: batch.rows - n + 1])
+    longest = int(batch.host_q[n:].max())
+    return _Rows(begin, batch.tokens, cu_q, batch.context[n:], table[n:], page_tokens, longest, plan.rooms[1])
+
+
+def _add_sinks(sinks: Tensor, out: Tensor, sums: Tensor, lse: Tensor | None) -> None:
+    """A sink takes its share of what was attended without it. Mutates out; writes lse.
+
+    The operator has sinks of its own, in bfloat16 and for up to 64 heads; the contract's are float32.
+    """
+    out.mul_(torch.sigmoid(sums - sinks)[..., None])
+    if lse is not None:
+        torch.logaddexp(sums, sinks, out=lse)
+
+
+def _widths(layer: LayerHandle) -> dict[str, int]:
+    """Of a page and of a token's entries, as the kernels want them."""
+    k, v = layer.planes["k"].shape, layer.planes["v"].shape
+    widths = k[2] * k[3], v[2] * v[3]
+    return {
+        "PAGE": k[1],
+        "K_WIDTH": widths[0],
+        "V_WIDTH": widths[1],
+        "K_PAD": triton.next_power_of_2(widths[0]),
+        "V_PAD": triton.next_power_of_2(widths[1]),
+    }
+
+
+def _dense_token(x: Tensor) -> Tensor:
+    """x [T, heads, size] with dense tokens; they may be strided among each other."""
+    return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()
+
+
+def _last_dense(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _refuse(build: AttentionBuild) -> None:
+    """Raise `Unsupported` unless spec and layout are among those declared, `DeviceAbsent` for another GPU."""
+    spec, layout = build.group.spec, build.layout
+    reason = check_spec(PART, spec, declared(DTYPES))
+    if not has_kernel(spec.head_dim, spec.v_head_dim):
+        reason = reason or f"has no kernel for keys of size {spec.head_dim} with values of size {spec.v_head_dim}"
+    if spec.kv_dtype != spec.dtype:
+        reason = reason or f"keeps KV in the model's {spec.dtype}, not in {spec.kv_dtype}"
+    if spec.window and not spec.causal:
+        reason = reason or "has no meaning for a window without a causal mask"
+    if layout.page_tokens not in PAGE_SIZES or tuple(plane.name for plane in layout.planes) != ("k", "v"):
+        reason = reason or f"does not read the layout {layout.name} with pages of {layout.page_tokens}"
+    if reason:
+        raise Unsupported(PART, reason, INSTEAD)
+    device = build.platform.device(build.device_index)
+    if device.type == "cuda" and torch.cuda.get_device_capability(device)[0] != 9:
+        raise DeviceAbsent(PART, f"{torch.cuda.get_device_name(device)} is not of the Hopper architecture", INSTEAD)

@@ -1,0 +1,42 @@
+"""Compiles src/ into one shared library with any C++17 compiler (`CXX`, else c++); no Python headers.
+
+`python build_library.py` builds into the package, where an editable install finds it. Knows nothing of wheels.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+LIBRARY = HERE / "srtkit_plugin_cache_radix_native" / "_radix.so"
+FLAGS = ["-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra"]
+
+
+def compiler() -> str | None:
+    """The C++ compiler's path, or None."""
+    return shutil.which(os.environ.get("CXX", "c++"))  # noqa: TID251  the custom of build tools
+
+
+def up_to_date(library: Path = LIBRARY) -> bool:
+    """Whether the library is newer than all it is made from."""
+    made_from = [Path(__file__), *(HERE / "src").iterdir()]
+    return library.exists() and all(file.stat().st_mtime < library.stat().st_mtime for file in made_from)
+
+
+def build(cxx: str, library: Path = LIBRARY, extra: tuple[str, ...] = ("-s",)) -> None:
+    """Compile and link. Raises CalledProcessError with the compiler's words on standard error."""
+    sources = sorted(str(file) for file in (HERE / "src").glob("*.cpp"))
+    # Beside the old file and renamed: a running process keeps the one it has mapped.
+    subprocess.run([cxx, *FLAGS, *extra, *sources, "-o", f"{library}.new"], check=True)
+    Path(f"{library}.new").replace(library)
+
+
+if __name__ == "__main__":
+    found = compiler()
+    if found is None:
+        sys.exit("no C++ compiler found: install one, or set CXX")
+    build(found)

@@ -1,0 +1,207 @@
+// Splitting, pinning, ranking and giving back nodes. No recursion: paths may be as long as a context has pages.
+#include "tree.h"
+
+#include <algorithm>
+#include <cassert>
+
+namespace radix {
+
+Node::Node(Run run, std::vector<int32_t> pages, uint64_t key, Node* parent)
+    : run(std::move(run)), pages(std::move(pages)), key(key), parent(parent) {
+    ++alive;
+}
+
+Node::~Node() { --alive; }
+
+Tree::Tree(int64_t page_size, int64_t components, Policy policy, uint64_t hash_mask)
+    : page_size(page_size), components(components), policy_(policy), hash_mask_(hash_mask) {}
+
+Tree::~Tree() {
+    std::vector<int32_t> pages;
+    clear(pages);
+}
+
+// --- finding ---
+
+Node* Tree::find_root(const std::string& name) const {
+    const auto found = roots_.find(name);
+    return found == roots_.end() ? nullptr : found->second.get();
+}
+
+Node& Tree::root(const std::string& name) {
+    std::unique_ptr<Node>& root = roots_[name];
+    if (root == nullptr) {
+        root = std::make_unique<Node>(Run(), std::vector<int32_t>(), 0, nullptr);
+        root->name = std::make_unique<const std::string>(name);
+    }
+    return *root;
+}
+
+// The child whose first page `rest` has, and how many of its tokens agree, in whole pages; null without one.
+std::pair<Node*, int64_t> Tree::find_child(Node& node, const View& rest) const {
+    const uint64_t key = key_of(rest);
+    // Not equal_range, which also reads the entry behind: memory that is in no processor cache.
+    for (auto entry = node.children.find(key); entry != node.children.end() && entry->first == key; ++entry) {
+        Node* child = entry->second.get();
+        const int64_t common = child->run.view().common(rest);
+        if (common >= page_size) return {child, common - common % page_size};
+    }
+    return {nullptr, 0};
+}
+
+// Out of its parent's children.
+std::unique_ptr<Node> Tree::take_child(Node& node) {
+    Children& siblings = node.parent->children;
+    const auto is_node = [&](const auto& entry) { return entry.second.get() == &node; };
+    const auto place = std::find_if(siblings.find(node.key), siblings.end(), is_node);
+    assert(place != siblings.end());
+    std::unique_ptr<Node> taken = std::move(place->second);
+    siblings.erase(place);
+    return taken;
+}
+
+// --- changing ---
+
+Node& Tree::split(Node& node, int64_t at) {
+    const int64_t cut = at / page_size;
+    const auto middle = node.pages.begin() + cut * components;
+    // What is cut off is copied, what is left keeps its memory: a match that ends short of a node's end is frequent.
+    Run tail(node.run.view().tail(at));
+    std::vector<int32_t> tail_pages(middle, node.pages.end());
+    node.run.cut(at);
+    cut_vector(node.pages, cut * components);
+    auto made = std::make_unique<Node>(std::move(node.run), std::move(node.pages), node.key, node.parent);
+    Node& upper = *made;
+    upper.created = node.created, upper.used = node.used, upper.hits = node.hits, upper.priority = node.priority;
+    upper.holds = node.holds > 0 ? 1 : 0;
+    if (!node.hashes.empty()) {
+        upper.hashes.assign(node.hashes.begin(), node.hashes.begin() + cut);
+        node.hashes = std::vector<uint64_t>(node.hashes.begin() + cut, node.hashes.end());
+    }
+    std::unique_ptr<Node> lower = take_child(node);
+    node.parent->children.emplace(upper.key, std::move(made));
+    node.run = std::move(tail);
+    node.pages = std::move(tail_pages);
+    node.key = key_of(node.run.view());
+    node.parent = &upper;
+    upper.children.emplace(node.key, std::move(lower));
+    ++nodes;
+    return upper;
+}
+
+Node& Tree::attach(Node& parent, Run run, std::vector<int32_t> pages, int64_t now, int64_t priority) {
+    const uint64_t key = key_of(run.view());
+    auto made = std::make_unique<Node>(std::move(run), std::move(pages), key, &parent);
+    Node& node = *made;
+    node.created = node.used = now;
+    node.priority = priority;
+    parent.children.emplace(key, std::move(made));
+    evictable += n_pages(node);
+    ++nodes;
+    return node;
+}
+
+void Tree::touch(Node& end, int64_t now, int64_t priority) {
+    for (Node* node = &end; node != nullptr; node = node->parent) {
+        node->used = now;
+        node->priority = std::max(node->priority, priority);
+    }
+}
+
+// --- pinning ---
+
+void Tree::pin(Node& end) {
+    for (Node* node = &end; node != nullptr && ++node->holds == 1; node = node->parent) {
+        evictable -= n_pages(*node);
+        pinned += n_pages(*node);
+        if (node->ticket) {
+            queue_.erase(*node->ticket);
+            node->ticket.reset();
+        }
+    }
+}
+
+void Tree::unpin(Node& end) {
+    for (Node *node = &end, *parent; node != nullptr && --node->holds == 0; node = parent) {
+        parent = node->parent;
+        pinned -= n_pages(*node);
+        evictable += n_pages(*node);
+        settle(*node);  // a root may go
+    }
+}
+
+void Tree::unpin_forgotten(Node& end, std::vector<int32_t>& pages) {
+    for (Node *node = &end, *parent; node != nullptr && --node->holds == 0; node = parent) {
+        parent = node->parent;
+        pinned -= n_pages(*node);
+        pages.insert(pages.end(), node->pages.begin(), node->pages.end());
+        forgotten_.erase(node);
+    }
+}
+
+Rank Tree::rank_of(const Node& node) {
+    ++serial_;
+    switch (policy_) {
+        case Policy::LRU: break;
+        case Policy::LFU: return {node.hits, node.used, serial_};
+        case Policy::FIFO: return {node.created, 0, serial_};
+        // Segmented LRU: what has been matched at least once outlives everything seen only once.
+        case Policy::SLRU: return {node.hits > 0, node.used, serial_};
+        case Policy::PRIORITY: return {node.priority, node.used, serial_};
+    }
+    return {node.used, 0, serial_};
+}
+
+// A node lost its last hold or a child: queue it if it may go now. An empty root goes at once. A leaf's rank cannot
+// change while it is queued, because using a leaf pins it.
+void Tree::settle(Node& node) {
+    if (node.holds > 0 || !node.children.empty()) return;
+    if (node.parent == nullptr) {
+        roots_.erase(roots_.find(*node.name));  // by iterator: the name dies with the node
+    } else {
+        node.ticket = queue_.emplace(rank_of(node), &node).first;
+    }
+}
+
+// --- giving back ---
+
+void Tree::trim(Node& leaf, int64_t n, std::vector<int32_t>& pages) {
+    assert(leaf.ticket && leaf.children.empty());
+    const int64_t keep = n_pages(leaf) - n;
+    pages.insert(pages.end(), leaf.pages.begin() + keep * components, leaf.pages.end());
+    evictable -= n;
+    if (keep > 0) {
+        leaf.run.cut(keep * page_size);
+        cut_vector(leaf.pages, keep * components);
+        if (!leaf.hashes.empty()) cut_vector(leaf.hashes, keep);
+        return;
+    }
+    queue_.erase(*leaf.ticket);
+    Node& parent = *leaf.parent;
+    take_child(leaf);
+    --nodes;
+    settle(parent);
+}
+
+void Tree::clear(std::vector<int32_t>& pages) {
+    std::vector<std::unique_ptr<Node>> stack;
+    for (auto& [name, root] : roots_) stack.push_back(std::move(root));
+    while (!stack.empty()) {
+        std::unique_ptr<Node> node = std::move(stack.back());
+        stack.pop_back();
+        for (auto& [key, child] : node->children) stack.push_back(std::move(child));
+        node->children.clear();
+        node->ticket.reset();
+        if (node->holds > 0) {
+            Node* held = node.get();
+            forgotten_.emplace(held, std::move(node));
+        } else {
+            pages.insert(pages.end(), node->pages.begin(), node->pages.end());
+        }
+    }
+    roots_.clear();
+    queue_.clear();
+    evictable = nodes = 0;
+}
+
+}  // namespace radix

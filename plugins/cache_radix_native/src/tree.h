@@ -1,0 +1,134 @@
+// The radix tree: nodes that hold whole pages, who pins them, and which leaves may go.
+//
+// Knows runs of tokens; no leases, no events, no components but their number. Every node stands for the prefix from
+// its namespace's root through its own last token. Counts and lengths are int64: tokens, or pages where it says so.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "keys.h"
+
+namespace radix {
+
+// Which unpinned leaf goes first; the option `eviction`, in its order.
+enum class Policy : int32_t { LRU = 0, LFU = 1, FIFO = 2, SLRU = 3, PRIORITY = 4 };
+
+struct Node;
+
+// The smallest rank goes first: two figures of the policy, then who was queued first.
+using Rank = std::array<int64_t, 3>;
+using Queue = std::map<Rank, Node*>;
+using Children = std::unordered_multimap<uint64_t, std::unique_ptr<Node>>;  // by the hash of their first page
+
+// One run of pages with the same users. A root has no parent and no pages.
+struct Node {
+    Node(Run run, std::vector<int32_t> pages, uint64_t key, Node* parent);
+    ~Node();
+    Node(const Node&) = delete;
+    Node& operator=(const Node&) = delete;
+
+    // Nodes that exist in this process, so that a test sees that none leaks.
+    static inline std::atomic<int64_t> alive{0};
+
+    Run run;
+    std::vector<int32_t> pages;  // [pages, components]
+    uint64_t key;                // its place among the parent's children
+    Node* parent;
+    Children children;
+    int64_t holds = 0;  // leases that end here and children that are held; pinned while it is above 0
+    std::optional<Queue::iterator> ticket;
+    std::vector<uint64_t> hashes;                      // of its pages, if events are on
+    int64_t created = 0, used = 0, hits = 0, priority = 0;  // times are ticks of the cache's own clock
+    std::unique_ptr<const std::string> name;           // of a root: its namespace
+};
+
+// All nodes of all namespaces, counted in pages: `evictable` (unpinned) and `pinned`.
+class Tree {
+  public:
+    // `hash_mask`: the bits of hashes that are used; tests set 0, so that all pages collide.
+    Tree(int64_t page_size, int64_t components, Policy policy, uint64_t hash_mask);
+    ~Tree();
+
+    // --- finding ---
+
+    // The root of a namespace, or null.
+    Node* find_root(const std::string& name) const;
+    // The root of a namespace; a new one stays only if it is pinned before anything else happens.
+    Node& root(const std::string& name);
+    // Go down from `node` along `rest`: visit(child, how many of its tokens agree: whole pages, > 0) for each child.
+    // It may split the child at that number.
+    template <class Visit>
+    void walk(Node& node, View rest, Visit visit) const;
+
+    // --- changing ---
+
+    // Cut a node after `at` tokens (whole pages, inside it). Returns the new upper part; `node` becomes the lower
+    // part: leases and the queue go on meaning it.
+    Node& split(Node& node, int64_t at);
+    // A new leaf below `parent`, which has no such child. It must be pinned next: it is not queued.
+    Node& attach(Node& parent, Run run, std::vector<int32_t> pages, int64_t now, int64_t priority);
+    // Note that the prefix ending at `node` is being used.
+    void touch(Node& node, int64_t now, int64_t priority);
+
+    // --- pinning ---
+
+    // One more lease ends at `node`. Its ancestors are pinned through it.
+    void pin(Node& node);
+    // One lease less ends at `node`.
+    void unpin(Node& node);
+    // `unpin` for a node from before the last `clear`: appends the pages nobody holds now.
+    void unpin_forgotten(Node& node, std::vector<int32_t>& pages);
+
+    // --- giving back ---
+
+    // The leaf that goes first, or null.
+    Node* next_leaf() const { return queue_.empty() ? nullptr : queue_.begin()->second; }
+    // Take the last pages off the leaf that goes first, and the leaf away with its last page; appends the pages.
+    void trim(Node& leaf, int64_t n_pages, std::vector<int32_t>& pages);
+    // Forget all nodes: appends the unpinned pages; pinned nodes stay until their leases end.
+    void clear(std::vector<int32_t>& pages);
+
+    int64_t n_pages(const Node& node) const { return node.run.length() / page_size; }
+
+    const int64_t page_size;
+    const int64_t components;
+    int64_t evictable = 0, pinned = 0;
+    int64_t nodes = 0;  // without roots
+
+  private:
+    std::pair<Node*, int64_t> find_child(Node& node, const View& rest) const;
+    std::unique_ptr<Node> take_child(Node& node);
+    uint64_t key_of(const View& run) const { return run.head(page_size).hash() & hash_mask_; }
+    Rank rank_of(const Node& node);
+    void settle(Node& node);
+
+    const Policy policy_;
+    const uint64_t hash_mask_;
+    int64_t serial_ = 0;
+    Queue queue_;
+    std::unordered_map<std::string, std::unique_ptr<Node>> roots_;
+    std::unordered_map<Node*, std::unique_ptr<Node>> forgotten_;  // by `clear`, and still held
+};
+
+template <class Visit>
+void Tree::walk(Node& from, View rest, Visit visit) const {
+    Node* node = &from;
+    while (rest.length >= page_size) {
+        const auto [child, common] = find_child(*node, rest);
+        if (child == nullptr) return;
+        const bool whole = common == child->run.length();
+        visit(*child, common);
+        if (!whole) return;
+        node = child;
+        rest = rest.tail(common);
+    }
+}
+
+}  // namespace radix

@@ -1,0 +1,158 @@
+"""Wrong calls are refused before they change anything, and no node outlives its cache."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from plugins.cache_radix.tests.helpers import PAGE, key
+from plugins.cache_radix_native.tests.helpers import extend, new_cache, nodes_alive, store
+from srtkit.spec.kv import FULL
+from srtkit.spec.prefix_cache import CacheKey, PrefixCache, PrefixCacheBuild
+from srtkit_conformance.kits.prefix_cache.machine import run_machine
+from srtkit_plugin_cache_radix_native import RadixOptions
+from srtkit_plugin_cache_radix_native.cache import NativeRadixCache
+
+pytestmark = pytest.mark.usefixtures("library")
+
+
+def test_a_lease_of_another_cache_is_refused() -> None:
+    one, other = new_cache(), new_cache()
+    store(one, key("A"), [1])
+    lease, foreign = one.match(key("A")), other.match(key("A"))
+    for wrong in (foreign, replace(foreign, token=object()), replace(foreign, token=7)):
+        with pytest.raises(AssertionError, match="of another cache"):
+            one.release(wrong)
+        with pytest.raises(AssertionError, match="of another cache"):
+            extend(one, wrong, key("A"), [1])
+    assert one.stats().pinned_pages == {"full": 1}
+    one.release(lease)
+    other.release(foreign)
+
+
+def test_a_lease_is_released_once_after_a_reset_too() -> None:
+    cache = new_cache()
+    store(cache, key("A"), [1])
+    lease = cache.match(key("A"))
+    cache.reset()
+    assert cache.release(lease).pages["full"].tolist() == [1]
+    with pytest.raises(AssertionError, match="ended already"):
+        cache.release(lease)
+
+
+def test_an_insert_that_says_too_much_is_refused() -> None:
+    cache = new_cache()
+    store(cache, key("AB"), [1, 2])
+    lease = cache.match(key("AB"))
+    pages = {"full": np.array([1, 2], np.int32)}
+    with pytest.raises(AssertionError, match="ends before its lease"):
+        cache.insert(lease, key("AB"), pages, PAGE)
+    for what, given in (
+        (key("ABC"), pages),  # fewer pages
+        (key("AB"), {"full": np.array([1, 2, 3], np.int32)}),  # fewer tokens
+        (CacheKey(key("ABC").ids.astype(np.int16)), {"full": np.array([1, 2, 3], np.int32)}),
+        (key("ABC"), {"full": np.array([1, 2, 3], np.int64)}),
+    ):
+        with pytest.raises(AssertionError, match="fewer than the call says, or not int32"):
+            cache.insert(lease, what, given, 3 * PAGE)  # type: ignore[arg-type]
+    assert extend(cache, lease, key("ABC"), [1, 2, 3])[0].length == 3 * PAGE
+
+
+@pytest.mark.parametrize("spans", [((0, 3, b"x"), (2, 5, b"y")), ((2, 2, b"x"),), ((-1, 2, b"x"),)])
+def test_spans_that_overlap_or_are_empty_are_refused(spans: tuple[tuple[int, int, bytes], ...]) -> None:
+    with pytest.raises(AssertionError, match="empty or overlap"):
+        new_cache().match(key("AB", spans=spans))
+
+
+def test_after_close_calls_are_refused_and_figures_are_0() -> None:
+    cache = new_cache()
+    store(cache, key("AB"), [1, 2])
+    lease = cache.match(key("A"))
+    cache.close()
+    cache.close()
+    for call in (
+        lambda: cache.match(key("A")),
+        lambda: cache.peek([key("A")]),
+        lambda: extend(cache, lease, key("A"), [1]),
+        lambda: cache.release(lease),
+        lambda: cache.evict("full", 1),
+        cache.events,
+        cache.reset,
+    ):
+        with pytest.raises(AssertionError, match="closed"):
+            call()
+    assert lease.pages["full"].tolist() == [1], "what was lent is the caller's copy"
+    assert (cache.evictable("full"), cache.stats().entries) == (0, 0)
+
+
+def test_an_empty_namespace_leaves_nothing_behind() -> None:
+    before = nodes_alive()
+    cache = new_cache()
+    for number in range(3):
+        cache.release(cache.match(key("A", b"%d" % number)))
+    store(cache, key("AB", b"x"), [1, 2])
+    assert nodes_alive() == before + 2  # a root and a leaf
+    cache.evict("full", 2)
+    assert nodes_alive() == before
+
+
+def test_a_reset_keeps_only_what_leases_hold() -> None:
+    before = nodes_alive()
+    cache = new_cache()
+    store(cache, key("ABCD"), [1, 2, 3, 4])
+    store(cache, key("ABXY"), [1, 2, 5, 6])
+    store(cache, key("Q", b"adapter"), [7])
+    lease = cache.match(key("ABC"))
+    cache.reset()
+    assert nodes_alive() == before + 3  # its root, AB and C
+    cache.release(lease)
+    assert nodes_alive() == before
+
+
+def test_a_cache_that_nobody_has_frees_all_it_held() -> None:
+    before = nodes_alive()
+    for close in (True, False):
+        cache = new_cache()
+        store(cache, key("ABCD"), [1, 2, 3, 4])
+        cache.match(key("AB"))
+        cache.reset()
+        store(cache, key("XY"), [5, 6])
+        cache.match(key("X"))
+        assert nodes_alive() > before
+        if close:
+            cache.close()
+        del cache
+        assert nodes_alive() == before
+
+
+def test_random_traffic_leaves_nothing_behind() -> None:
+    """The suite's machine ends with everything evicted and the cache closed; here all pages collide."""
+
+    def make() -> PrefixCache:
+        return NativeRadixCache(PrefixCacheBuild(4, (FULL,), RadixOptions(events=True)), hash_mask=0)
+
+    before = nodes_alive()
+    run_machine(make, 4, ("full",), salt=0, runs=20, shrink=True)
+    assert nodes_alive() == before
+
+
+def test_a_path_may_be_as_long_as_a_context() -> None:
+    """One node a token: nothing may recurse along a path."""
+    cache = NativeRadixCache(PrefixCacheBuild(1, (FULL,), RadixOptions()))
+    n = 20_000
+    what = CacheKey(np.arange(n, dtype=np.int32))
+    pages = {"full": np.arange(1, n + 1, dtype=np.int32)}
+    lease = cache.match(CacheKey(what.ids, limit=0))
+    for upto in range(1000, n + 1, 1000):
+        lease, _ = cache.insert(lease, what, pages, upto)
+    for limit in range(n - 1, n - 3000, -1):
+        cache.release(cache.match(CacheKey(what.ids, limit=limit)))
+    assert cache.stats().entries > 3000
+    assert lease.pages["full"].tolist() == pages["full"].tolist()
+    cache.release(lease)
+    assert cache.match(what).pages["full"].tolist() == pages["full"].tolist()
+    before = nodes_alive()
+    cache.close()
+    assert before - nodes_alive() > 3000
