@@ -25,7 +25,7 @@ def main() -> int:
         runpy.run_module(f"bench.{name}", run_name="__main__", alter_sys=True)
         return 0
     for name, line in known.items():
-        print(f"{name:<14}{line}")
+        print(f"{name:<16}{line}")
     return 2 if len(sys.argv) > 1 else 0
 
 

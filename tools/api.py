@@ -22,7 +22,7 @@ SOURCE = ROOT / "core"
 SNAPSHOTS = ROOT / "core" / "api"
 ADAPTERS = Path("srtkit", "plugins", "adapters")
 """Below the source: `<kind>_v<major>.py` makes of a plugin of that older major one of the present."""
-SHARED_VERSION = (1, 0)
+SHARED_VERSION = (1, 1)
 """Of what belongs to no kind alone. The versions of the kinds stand in `srtkit.spec.versions`."""
 
 Version = tuple[int, int]

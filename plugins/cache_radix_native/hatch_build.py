@@ -30,6 +30,7 @@ class LibraryHook(BuildHookInterface):  # type: ignore[type-arg]
                     raise FileNotFoundError("no C++ compiler found")
                 build_library.build(compiler)
             except (OSError, subprocess.CalledProcessError) as error:  # of a compiler that is too old, say
+                build_library.LIBRARY.unlink(missing_ok=True)  # that of other sources
                 self.app.display_warning(f"{error}\nradix-native is installed without its library")
                 return
         build_data["pure_python"] = False

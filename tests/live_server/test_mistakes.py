@@ -76,7 +76,12 @@ def serve(
         (["attention.use=unimportable"], PluginBroken, ["attention:unimportable", "no instrument found"]),
         (["transport.use=inproc"], Unsupported, ["transport:inproc", "all ends must be in one process", "zmq"]),
         (["parallel.tensor=2"], Unsupported, ["parallel.tensor"]),
-        (["attention.use=torch", "attention.decode=coarse"], Unsupported, ["attention.decode", "does not do it yet"]),
+        (
+            ["attention.use=torch", "attention.decode=coarse", "memory.page_size=16"],
+            Unsupported,
+            ["16 suits both attention:coarse (64) and attention:torch (16,"],
+        ),
+        (["attention.use=torch", "attention.mla=coarse"], Unsupported, ["attention.mla", "does not do it yet"]),
         (["attention.use=torch", "attention.draft=torch"], Unsupported, ["attention.draft", "does not do it yet"]),
         (["attention.use=torch", "attention.shadow=torch"], Unsupported, ["attention.shadow", "does not do it yet"]),
         (["attention.use=coarse", "memory.page_size=16"], Unsupported, ["16 suits both attention:coarse (64)"]),

@@ -6,7 +6,6 @@ Serving, explaining and `srt config check` ask it alike. Knows plugins by their 
 from srtkit.config.resolve import choose_attention, page_size
 from srtkit.config.settings import Settings
 from srtkit.plugins.loaded import LoadedPlugins
-from srtkit.plugins.wiring import ATTENTION_ROLES
 from srtkit.spec.capabilities import No
 from srtkit.spec.errors import Unsupported
 from srtkit.spec.facts import DeviceFacts
@@ -22,7 +21,7 @@ def check(settings: Settings, loaded: LoadedPlugins, facts: DeviceFacts, dtype: 
     dtype = dtype if settings.model.dtype == "auto" else settings.model.dtype
     if dtype not in facts.dtypes:
         raise Unsupported("model.dtype", f"{facts.name} does not compute in {dtype}", f"one of {sorted(facts.dtypes)}")
-    choose_attention(loaded, lambda backend: page_size(settings, loaded, backend, facts))
+    choose_attention(loaded, lambda backends: page_size(settings, loaded, backends, facts))
     for runner in loaded.all("graph_runner"):
         captures = runner.descriptor.capabilities(facts).levels - {"never"}
         if not captures and runner.descriptor.fit(StepKey(1, 1, q_len=1), ()) is None:
@@ -44,9 +43,9 @@ def check(settings: Settings, loaded: LoadedPlugins, facts: DeviceFacts, dtype: 
 
 
 def _refuse_what_is_not_built(settings: Settings) -> None:
-    given = settings.model_dump(include={"parallel": True, "server": {"workers"}, "attention": set(ATTENTION_ROLES)})
+    roles = {"mla", "draft", "shadow"}
+    given = settings.model_dump(include={"parallel": True, "server": {"workers"}, "attention": roles})
     asked = {f"{table}.{key}": value for table, content in given.items() for key, value in content.items()}
     for option, value in asked.items():
-        same = None if option in ("attention.draft", "attention.shadow") else settings.attention.use
-        if value not in (None, 1, same):
+        if value not in (None, 1, settings.attention.use if option == "attention.mla" else None):
             raise Unsupported(option, "this version does not do it yet", "leave it out")

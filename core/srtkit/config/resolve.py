@@ -21,15 +21,16 @@ from srtkit.spec.platform import PlatformDefaults
 from srtkit.spec.step_plan import StepKey
 
 T = TypeVar("T")
+Backends = tuple[LoadedPlugin, ...]
 
 
 @dataclass(frozen=True)
 class GroupChoice:
-    """A layer group, the layout its pages have, and the plugin that attends over it."""
+    """A layer group, the layout its pages have, and the plugins that attend over it, see `choose_attention`."""
 
     group: LayerGroup
     layout: KVLayout
-    backend: LoadedPlugin
+    backends: Backends
 
 
 @dataclass(frozen=True)
@@ -76,11 +77,11 @@ def resolve(
     cache = loaded.one("prefix_cache")
     shares = bool(cache.descriptor.capabilities(cache.options).shares)
 
-    def serve_with(backend: LoadedPlugin) -> tuple[int, tuple[GroupChoice, ...]]:
-        page = page_size(settings, loaded, backend, facts)
-        return page, _groups(plan, backend, page, facts)
+    def serve_with(backends: Backends) -> tuple[int, tuple[GroupChoice, ...]]:
+        page = page_size(settings, loaded, backends, facts)
+        return page, _groups(plan, backends, page, facts)
 
-    backend, (page, groups), refusals = choose_attention(loaded, serve_with)
+    (backend, *_), (page, groups), refusals = choose_attention(loaded, serve_with)
     scheduler = settings.scheduler
     limits = Limits(
         max_rows=scheduler.max_running,
@@ -152,47 +153,51 @@ def _plan_model(loaded: LoadedPlugins, request: PlanRequest) -> tuple[LoadedPlug
     raise Unsupported("models", cause, f"known: {', '.join(sorted(known))}")
 
 
-def choose_attention(
-    loaded: LoadedPlugins, attempt: Callable[[LoadedPlugin], T]
-) -> tuple[LoadedPlugin, T, list[Unsupported]]:
+def choose_attention(loaded: LoadedPlugins, attempt: Callable[[Backends], T]) -> tuple[Backends, T, list[Unsupported]]:
     """Of the alternatives the first that `attempt` takes, its result, and the refusals before it.
 
+    An alternative is the backend of decode rows, and another one of all other rows if that is not the same.
     Raises the first refusal when none is taken, `PluginNotFound` when none is chosen.
     """
     refusals: list[Unsupported] = []
-    for backend in loaded.all("attention") or [loaded.one("attention")]:
+    decode, prefill = (loaded.all("attention", role) for role in ("decode", "prefill"))
+    for use in loaded.all("attention") or [loaded.one("attention")]:
+        pair = (*decode, use)[0], (*prefill, use)[0]
+        backends = pair[: 1 + (pair[0].wired.part != pair[1].wired.part)]
         try:
-            return backend, attempt(backend), refusals
+            return backends, attempt(backends), refusals
         except Unsupported as refusal:
             refusals.append(refusal)
     raise refusals[0]
 
 
-def page_size(settings: Settings, loaded: LoadedPlugins, backend: LoadedPlugin, facts: DeviceFacts) -> int:
-    """The size of a page that file, backend and cache take and the backend likes best. Raises `Unsupported`."""
+def page_size(settings: Settings, loaded: LoadedPlugins, backends: Backends, facts: DeviceFacts) -> int:
+    """The size of a page that file, backends and cache take and the first backend likes best. Raises `Unsupported`."""
     cache, wanted = loaded.one("prefix_cache"), settings.memory.page_size
     taken = cache.descriptor.capabilities(cache.options).page_sizes
-    offered = backend.descriptor.capabilities(facts).page_sizes
-    for size in offered:
-        if size in taken and wanted in (None, size):
+    offered = [backend.descriptor.capabilities(facts).page_sizes for backend in backends]
+    for size in offered[0]:
+        if wanted in (None, size) and all(size in sizes for sizes in (taken, *offered)):
             return int(size)
-    sizes = ", ".join(map(str, offered[:12])) + (" …" if len(offered) > 12 else "")
-    what = f"{wanted or 'no size'} suits both {backend.wired.part} ({sizes})"
-    cause = f"{what} and {cache.wired.part} ({taken.start} … {taken.stop - 1})"
+    lists = (", ".join(map(str, sizes[:12])) + (" …" if len(sizes) > 12 else "") for sizes in offered)
+    what = " and ".join(f"{one.wired.part} ({sizes})" for one, sizes in zip(backends, lists, strict=True))
+    cause = f"{wanted or 'no size'} suits both {what} and {cache.wired.part} ({taken.start} … {taken.stop - 1})"
     raise Unsupported("memory.page_size", cause, "choose a size from both lists")
 
 
-def _groups(plan: ModelPlan, backend: LoadedPlugin, page: int, facts: DeviceFacts) -> tuple[GroupChoice, ...]:
+def _groups(plan: ModelPlan, backends: Backends, page: int, facts: DeviceFacts) -> tuple[GroupChoice, ...]:
     """Layers of equal spec form a group; every group gets the layout all its users share."""
     by_spec: dict[Any, list[int]] = {}
     for layer, spec in plan.attention.items():
         by_spec.setdefault(spec, []).append(layer)
-    part, can = backend.wired.part, backend.descriptor.capabilities(facts)
     choices = []
     for number, (spec, layers) in enumerate(by_spec.items()):
-        if problem := check_spec(part, spec, can):
-            cause = f"{problem}, which {plan.architecture} needs in layer {layers[0]}"
-            raise Unsupported(part, cause, "name another attention backend")
-        layout = negotiate([(part, backend.descriptor.kv_layouts(spec, page, facts))])
-        choices.append(GroupChoice(LayerGroup(f"{spec.component}.{number}", spec, tuple(layers)), layout, backend))
+        offers = []
+        for part, descriptor in ((one.wired.part, one.descriptor) for one in backends):
+            if problem := check_spec(part, spec, descriptor.capabilities(facts)):
+                cause = f"{problem}, which {plan.architecture} needs in layer {layers[0]}"
+                raise Unsupported(part, cause, "name another attention backend")
+            offers.append((part, descriptor.kv_layouts(spec, page, facts)))
+        group = LayerGroup(f"{spec.component}.{number}", spec, tuple(layers))
+        choices.append(GroupChoice(group, negotiate(offers), backends))
     return tuple(choices)

@@ -121,10 +121,12 @@ def _load_model(
 
 
 def _bind(choice: GroupChoice, config: EngineConfig, platform: Platform) -> BoundGroup:
-    """Allocate the group's pools, layer-major, and build its backend over them."""
+    """Allocate the group's pools, layer-major, and build its backends over them."""
     group, layout = choice.group, choice.layout
-    build = AttentionBuild(group, layout, config.limits, platform, 0, choice.backend.options)
-    backend = choice.backend.descriptor.build(build)
+    backends = [
+        plugin.descriptor.build(AttentionBuild(group, layout, config.limits, platform, 0, plugin.options))
+        for plugin in choice.backends
+    ]
     pools = {
         plane.name: platform.allocate("kv", (len(group.layers), config.memory.pages, *plane.shape), DTYPES[plane.dtype])
         for plane in layout.planes
@@ -132,4 +134,4 @@ def _bind(choice: GroupChoice, config: EngineConfig, platform: Platform) -> Boun
     handles = [
         LayerHandle(layer, {name: pool[i] for name, pool in pools.items()}) for i, layer in enumerate(group.layers)
     ]
-    return BoundGroup(backend, handles)
+    return BoundGroup(backends, handles)

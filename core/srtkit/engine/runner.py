@@ -25,13 +25,14 @@ from srtkit.spec.step_plan import Column, Ints, RowFlag, StepFlag, StepKey, Step
 
 Runners = Mapping[GraphRunner, Sequence[StepKey]]
 Logprobs = dict[int, tuple[Tensor, Tensor]]
+Planned = tuple[AttentionBackend, AttentionPlan]
 
 
 @dataclass
 class BoundGroup:
-    """A layer group's backend, and its layers' handles."""
+    """A layer group's backend, a second one where others than decode rows have their own, and its layers' handles."""
 
-    backend: AttentionBackend
+    backends: Sequence[AttentionBackend]
     handles: Sequence[LayerHandle]
 
 
@@ -49,7 +50,7 @@ class TargetProgram(Program):
         self._buffers = StepBuffers(platform, limits)
         self._model, self._groups, self._limits, self._platform = model, groups, limits, platform
         self._shared = self._bind(limits)
-        self._captured: dict[StepKey, tuple[list[AttentionPlan], list[Binding | None]]] = {}
+        self._captured: dict[StepKey, tuple[list[Planned], list[Binding | None]]] = {}
         self._staged: StepKey | None = None
 
     def stage(self, plan: StepPlan) -> StepTensors:
@@ -64,10 +65,10 @@ class TargetProgram(Program):
             self.stage(StepPlan(0, key, 0, 0, {}))
             self._platform.current_stream().synchronize()  # the next step may take this one's place on the host
             if key not in self._captured:
-                self._captured[key] = self._bind(replace(self._limits, max_rows=key.rows, max_tokens=key.tokens))
+                self._captured[key] = self._bind(replace(self._limits, max_rows=key.rows, max_tokens=key.tokens), 1)
         plans, _ = self._captured.get(key, self._shared)
-        for one, plan in zip(self._groups, plans, strict=True):
-            one.backend.fill(plan, self.step.batch, self.step.view)
+        for backend, plan in plans:
+            backend.fill(plan, self.step.batch, self.step.view)
 
     def body(self, key: StepKey) -> Mapping[str, Tensor]:
         """Run the model; outputs "logits" and "hidden"."""
@@ -78,21 +79,21 @@ class TargetProgram(Program):
 
     def close(self) -> None:
         """Free plans and backends, and let go of the model and the pools: nothing runs afterwards."""
-        for plan in (plan for plans, _ in (self._shared, *self._captured.values()) for plan in plans):
+        for _, plan in (pair for pairs, _ in (self._shared, *self._captured.values()) for pair in pairs):
             plan.close()
-        for one in self._groups:
-            one.backend.close()
+        for backend in (backend for one in self._groups for backend in one.backends):
+            backend.close()
         del self._model, self._groups, self._shared, self._captured
 
-    def _bind(self, limits: Limits) -> tuple[list[AttentionPlan], list[Binding | None]]:
-        """New plans for steps up to `limits`, and what every layer's handle stands for with them."""
-        plans = [one.backend.new_plan(limits) for one in self._groups]
+    def _bind(self, limits: Limits, n: int = 2) -> tuple[list[Planned], list[Binding | None]]:
+        """New plans for steps up to `limits`, and what each layer's handle stands for with them. `n` 1: decode only."""
+        pairs = [[(backend, backend.new_plan(limits)) for backend in one.backends[:n]] for one in self._groups]
         bindings = {
-            handle.index: Binding(one.backend, plan, handle)
-            for one, plan in zip(self._groups, plans, strict=True)
+            handle.index: Binding(*own[0], handle, *own[1:])
+            for one, own in zip(self._groups, pairs, strict=True)
             for handle in one.handles
         }
-        return plans, [bindings.get(index) for index in range(max(bindings) + 1)]
+        return [pair for own in pairs for pair in own], [bindings.get(index) for index in range(max(bindings) + 1)]
 
     def cuts(self) -> frozenset[str]:
         """The attention operator."""

@@ -39,11 +39,9 @@ def main() -> int:
         transport = plugin.descriptor.build(TransportBuild(Path(spec.folder), plugin.options))
         inbox, outbox = transport.receiver("requests"), transport.sender("deltas")
         from srtkit.engine.build import build_engine
-        from srtkit.parallel.progress import load_progress
+        from srtkit.parallel.progress import show_loading
 
-        with load_progress() as progress:
-            built = build_engine(settings, loaded, spec.facts, config, Path(spec.path), progress)
-
+        built = build_engine(settings, loaded, spec.facts, config, Path(spec.path), show_loading)
         loop = built.loop(inbox, outbox, on_idle=gc.collect)
         gc.collect()
         gc.freeze()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from srtkit.spec.attention import AttentionBackend, AttentionPlan, AttentionSpec, LayerHandle
+from srtkit.spec.attention import AttentionBackend, AttentionPlan, AttentionSpec, LayerHandle, Rows
 from srtkit.spec.errors import EngineError
 from srtkit.spec.kv import ITEM_BYTES
 from srtkit.spec.models import ModelBuild
@@ -25,11 +25,15 @@ DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ITEM_BY
 
 @dataclass
 class Binding:
-    """What a handle stands for: the layer's backend, the plan of this step, and the layer's own data."""
+    """What a handle stands for: the layer's backend, the plan of this step, and the layer's own data.
+
+    `prefill`: another backend and its plan, for the rows that are not leading.
+    """
 
     backend: AttentionBackend
     plan: AttentionPlan
     layer: LayerHandle
+    prefill: tuple[AttentionBackend, AttentionPlan] | None = None
 
 
 class _Active(threading.local):
@@ -58,11 +62,13 @@ def _attend(q: Tensor, k: Tensor | None, v: Tensor | None, out: Tensor, handle: 
     binding = None if _active.table is None else _active.table[handle]
     if binding is None:
         raise EngineError("srtkit::attend", f"layer {handle} is not bound to a backend", "run models through a runner")
-    if k is None or v is None:
-        binding.backend.attend(binding.plan, binding.layer, q, out)
-        return
-    binding.backend.store(binding.plan, binding.layer, k, v)
-    binding.backend.attend(binding.plan, binding.layer, q, out, fresh=(k, v))
+    rows, fresh = Rows.ALL, None if k is None or v is None else (k, v)
+    if fresh is not None:
+        binding.backend.store(binding.plan, binding.layer, *fresh)
+    if binding.prefill is not None:
+        rows, (backend, plan) = Rows.LEADING, binding.prefill
+        backend.attend(plan, binding.layer, q, out, rows=Rows.REST, fresh=fresh)
+    binding.backend.attend(binding.plan, binding.layer, q, out, rows=rows, fresh=fresh)
 
 
 def _attend_fake(q: Tensor, k: Tensor | None, v: Tensor | None, out: Tensor, handle: int) -> None:

@@ -7,8 +7,10 @@ the operator was registered with. Their Python packages are not imported.
 from __future__ import annotations
 
 import importlib.util
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,9 @@ import torch
 from srtkit.spec.errors import ConfigError, DeviceAbsent, Unsupported
 from srtkit_plugin_attention_fa3 import PART
 
+_log = logging.getLogger("srtkit.attention.fa3")
 INSTALL = (
-    "pip install sglang-kernel, or vllm, of a version that is built for this torch; or set library "
+    "pip install vllm, or sglang-kernel, of a version that is built for this torch; or set library "
     "in [attention.options.fa3] to the path of a _vllm_fa3_C.abi3.so"
 )
 UNUSED: Mapping[str, object] = {
@@ -86,8 +89,8 @@ class Provider:
 
 
 PROVIDERS = (
-    Provider("sgl_kernel", "flash_ops*.so", lambda: torch.ops.sgl_kernel),
     Provider("vllm", "vllm_flash_attn/_vllm_fa3_C*.so", lambda: torch.ops._vllm_fa3_C),
+    Provider("sgl_kernel", "flash_ops*.so", lambda: torch.ops.sgl_kernel),
 )
 
 
@@ -103,13 +106,16 @@ def find(library: str) -> Operator:
     elif not before:
         _load(_installed())
     found = _registered()
-    for provider in [one for one in found if one not in before] or found:
-        space = provider.namespace()
-        schedule = _overload(provider, "get_scheduler_metadata")
-        return Operator(
-            provider.package, Call(space.fwd.default, FORWARD), None if schedule is None else Call(schedule, SCHEDULE)
-        )
-    raise DeviceAbsent(PART, f"{library} registers no operator of FlashAttention-3", INSTALL)
+    if library:  # loaded now, or before, under the name that this provider's has
+        new = [one for one in found if one not in before]
+        found = new or [one for one in found if fnmatch(Path(library).name, Path(one.pattern).name)]
+    if not found:
+        raise DeviceAbsent(PART, f"{library or 'the library'} registers no operator of FlashAttention-3", INSTALL)
+    provider = found[0]
+    _log.info("FlashAttention-3 is that of %s", provider.package)
+    schedule = _overload(provider, "get_scheduler_metadata")
+    forward = Call(provider.namespace().fwd.default, FORWARD)
+    return Operator(provider.package, forward, None if schedule is None else Call(schedule, SCHEDULE))
 
 
 def _registered() -> list[Provider]:

@@ -53,7 +53,7 @@ def test_one_that_is_loaded_is_taken(calls: list[dict[str, Any]], provider: str)
 
 
 def test_without_any_it_says_what_to_install() -> None:
-    with pytest.raises(DeviceAbsent, match=r"neither sgl_kernel nor vllm is installed(.|\n)*pip install sglang-kernel"):
+    with pytest.raises(DeviceAbsent, match=r"neither sgl_kernel nor vllm is installed(.|\n)*pip install vllm"):
         find("")
 
 
@@ -68,6 +68,19 @@ def test_a_package_without_the_library_is_named(tmp_path: Path, monkeypatch: pyt
     installed(tmp_path, monkeypatch, "vllm/other.so")
     with pytest.raises(DeviceAbsent, match=r"nothing matches .*vllm_flash_attn/_vllm_fa3_C\*\.so"):
         find("")
+
+
+@pytest.mark.parametrize(("name", "package"), [("_vllm_fa3_C.abi3.so", "vllm"), ("flash_ops.abi3.so", "sgl_kernel")])
+def test_a_library_that_is_loaded_already_is_not_taken_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, package: str
+) -> None:
+    (tmp_path / name).touch()
+    (tmp_path / "libother.so").touch()
+    monkeypatch.setattr(torch.ops, "load_library", lambda path: None)
+    with double.registered("_vllm_fa3_C", []), double.registered("sgl_kernel", []):
+        assert find(str(tmp_path / name)).provider == package
+        with pytest.raises(DeviceAbsent, match=r"libother\.so registers no operator"):
+            find(str(tmp_path / "libother.so"))
 
 
 def test_a_path_without_a_file(tmp_path: Path) -> None:

@@ -31,7 +31,8 @@ from srtkit.spec.facts import DeviceFacts, Limits
 from srtkit_plugin_attention_triton import DTYPES, MAX_Q_LEN, PAGE_SIZES, PART, capabilities
 from srtkit_plugin_attention_triton.arguments import planes, scale_of, sizes, strides
 from srtkit_plugin_attention_triton.kernels import attend_kernel, merge_kernel, move_kernel, store_kernel
-from srtkit_plugin_attention_triton.shared import SharedPrefixes
+from srtkit_plugin_attention_triton.prefixes import PrefixTable
+from srtkit_plugin_attention_triton.shared import SharedPrefixes, look_through, wanted
 from srtkit_plugin_attention_triton.tiles import Kind, Tile, fitting, segments, tile_for
 
 MERGE_CHUNK = 16
@@ -39,12 +40,12 @@ MERGE_CHUNK = 16
 
 
 class TritonPlan(AttentionPlan):
-    """Room for the parts of rows that are cut into segments, what rows share, and the step that `fill` put in."""
+    """Room for the parts of rows that are cut into segments, which rows share pages, and the step that is filled in."""
 
-    def __init__(self, part_out: Tensor, part_lse: Tensor, shared: SharedPrefixes | None) -> None:
+    def __init__(self, part_out: Tensor, part_lse: Tensor, prefixes: PrefixTable | None) -> None:
         self.part_out = part_out
         self.part_lse = part_lse
-        self.shared = shared
+        self.prefixes = prefixes
         self.batch: Batch | None = None
         self.view: GroupView | None = None
 
@@ -57,7 +58,7 @@ class TritonPlan(AttentionPlan):
     def close(self) -> None:
         """Free the room."""
         self.part_out = self.part_lse = torch.empty(0)
-        self.shared = None
+        self.prefixes = None
         self.batch = self.view = None
 
 
@@ -90,6 +91,10 @@ class TritonAttention(AttentionBackend):
         self._architecture, self._processors = _of_device(device)
         self._group = spec.q_heads // spec.kv_heads
         self._key_bytes = max(spec.head_dim, spec.v_head_dim) * (4 if spec.dtype == "float32" else 2)
+        tile = self._tile("prefix", build.limits.max_rows)
+        self._shared: SharedPrefixes | None = None
+        if wanted(spec, build.limits, tile):
+            self._shared = SharedPrefixes(spec, self._platform, build.limits, tile, self._processors)
         self._parts = AttentionParts(advance=NothingToAdvance(), mover=TritonMover())
 
     def new_plan(self, limits: Limits) -> TritonPlan:
@@ -98,14 +103,10 @@ class TritonAttention(AttentionBackend):
         most = max(rows * self._segments(rows, 1, self._leading(rows, 1)) for rows in range(1, limits.max_rows + 1))
         shape = (most, spec.q_heads)
         allocate = self._platform.allocate
-        shared = None
-        if SharedPrefixes.wanted(spec, limits):
-            tile = self._tile("prefix", limits.max_rows)
-            shared = SharedPrefixes(spec, self._platform, limits, tile, self._processors)
         return TritonPlan(
             allocate("workspace", (*shape, spec.v_head_dim), torch.float32),
             allocate("workspace", shape, torch.float32),
-            shared,
+            self._shared.table(limits) if self._shared else None,
         )
 
     def fill(self, plan: AttentionPlan, batch: Batch, view: GroupView) -> None:
@@ -116,8 +117,8 @@ class TritonAttention(AttentionBackend):
         if batch.leading and batch.q_len > MAX_Q_LEN:
             raise Unsupported(PART, f"has at most {MAX_Q_LEN} queries in a leading row, not {batch.q_len}")
         plan.batch, plan.view = batch, view
-        if plan.shared is not None and batch.leading and batch.q_len == 1:
-            plan.shared.fill(view, batch.leading)
+        if plan.prefixes is not None and batch.leading and batch.q_len == 1:
+            look_through(plan.prefixes, view, batch.leading)
 
     def store(self, plan: AttentionPlan, layer: LayerHandle, k: Tensor, v: Tensor) -> None:
         """Copy k and v to the step's slots."""
@@ -166,7 +167,8 @@ class TritonAttention(AttentionBackend):
         return self._parts
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Free what plans share."""
+        self._shared = None
 
     def _tile(self, kind: Kind, queries: int) -> Tile:
         return tile_for(self._architecture, kind, self._key_bytes, self._group, queries)
@@ -190,8 +192,8 @@ class TritonAttention(AttentionBackend):
         else:
             blocks, cut = call.tokens // block_q + call.rows, 1
         assert (call.layer.sinks is not None) == spec.sinks, "the layer came without its sinks"
-        shared = call.plan.shared if call.q_len == 1 else None
-        own_lse, skip = (shared.own_lse, shared.table.skip) if shared else (None, None)
+        prefixes, shared = call.plan.prefixes if call.q_len == 1 else None, self._shared
+        own_lse, skip = (shared.own_lse, prefixes.skip) if prefixes and shared else (None, None)
         q, out, parts = call.q, call.out, (call.plan.part_out, call.plan.part_lse)
         step = {
             "WINDOW": spec.window,
@@ -200,7 +202,7 @@ class TritonAttention(AttentionBackend):
             "BLOCK_Q": block_q,
             "TILE": tile.tile,
             "SEGMENTS": cut,
-            "PREFIX": shared is not None,
+            "PREFIX": skip is not None,
         }
         constants = sizes(spec)
         attend_kernel[(blocks, spec.kv_heads, cut)](
@@ -226,8 +228,8 @@ class TritonAttention(AttentionBackend):
                 **{name: constants[name] for name in ("HEADS", "V_HEAD", "V_PAD")},
                 **step,
             )
-        if shared is not None:
-            shared.join(call.layer, view, q, out, call.lse)
+        if prefixes and shared:
+            shared.join(prefixes, call.layer, view, q, out, call.lse)
 
 
 class NothingToAdvance(PlanAdvance):

@@ -174,26 +174,27 @@ def attend_kernel(
 
 @triton.jit(do_not_specialize=["table_stride"])
 def prefix_kernel(
-    q, k, v, part_out, part_lse, blocks, rows, table, scale, soft_cap, table_stride,
+    q, k, v, part_out, part_lse, header, blocks, rows, table, scale, soft_cap, table_stride,
     q_token, q_head, k_page, k_token, k_head, v_page, v_token, v_head,
     HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD: tl.constexpr, V_HEAD: tl.constexpr,
     HEAD_PAD: tl.constexpr, V_PAD: tl.constexpr, PAGE: tl.constexpr, SOFT_CAP: tl.constexpr,
-    BLOCK_M: tl.constexpr, TILE: tl.constexpr,
+    BLOCK_M: tl.constexpr, TILE: tl.constexpr, BLOCK_WORDS: tl.constexpr,
 ):  # fmt: skip
     """Any grid: keys that several rows of one query share, read once for a block of them.
 
-    `blocks` and `rows` are those of a PrefixTable; a program takes every n-th of the (block, KV head, part) there
-    are, so that where nothing is shared it costs little. Every query sees all these keys. Results go to
-    part_out [row, head, part, V_HEAD] and part_lse, base 2, [row, head, part].
+    `header`, `blocks` and `rows` are those of a PrefixTable; a program takes every n-th of the (block, KV head, part)
+    there are, so that where nothing is shared it costs little. Every query sees all these keys. Results go to
+    part_out [member, head, part, V_HEAD] and part_lse, base 2, [member, head, part].
     """
     m = tl.arange(0, BLOCK_M)
     d = tl.arange(0, HEAD_PAD)
     dv = tl.arange(0, V_PAD)
-    parts = tl.load(blocks + 1)
-    work = tl.load(blocks) * (HEADS // GROUP) * parts
+    parts = tl.load(header + 1)
+    work = tl.load(header) * (HEADS // GROUP) * parts
     for item in tl.range(tl.program_id(0), work, tl.num_programs(0)):
         kv_head = item // parts % (HEADS // GROUP)
-        block = blocks + (item // (parts * (HEADS // GROUP)) + 1) * 4
+        block = blocks + item // (parts * (HEADS // GROUP)) * BLOCK_WORDS
+        member = tl.load(block) + m // GROUP
         tokens = tl.load(block + 2)
         tiles = tl.cdiv(tokens, TILE)
         each = tl.cdiv(tiles, parts)
@@ -201,7 +202,7 @@ def prefix_kernel(
         last = tl.minimum(first + each, tiles)
 
         valid = m < tl.load(block + 1) * GROUP
-        row = tl.load(rows + tl.load(block) + m // GROUP, mask=valid, other=0).to(tl.int64)
+        row = tl.load(rows + member, mask=valid, other=0).to(tl.int64)
         head = kv_head * GROUP + m % GROUP
         q_at = q + row[:, None] * q_token + head[:, None] * q_head + d[None, :]
         q_tile = tl.load(q_at, mask=valid[:, None] & (d < HEAD)[None, :], other=0.0)
@@ -222,7 +223,7 @@ def prefix_kernel(
             see = inside[None, :]
             largest, total, acc = _turn(q_tile, k_tile, v_tile, see, scale, soft_cap, largest, total, acc, SOFT_CAP)
 
-        part = (row * HEADS + head) * parts + item % parts
+        part = (member.to(tl.int64) * HEADS + head) * parts + item % parts
         valid = valid & (first < last)  # fewer tiles than parts: the last ones are never read
         total = tl.where(total > 0, total, 1.0)
         there = valid[:, None] & (dv < V_HEAD)[None, :]
@@ -280,20 +281,21 @@ def merge_kernel(
 
 @triton.jit
 def join_kernel(
-    out, lse, own_lse, part_out, part_lse, blocks, rows, skip_of, out_token, out_head,
+    out, lse, own_lse, part_out, part_lse, header, rows, skip_of, out_token, out_head,
     HEADS: tl.constexpr, V_HEAD: tl.constexpr, V_PAD: tl.constexpr, LSE: tl.constexpr,
     TILE: tl.constexpr, MAX_PARTS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Any grid: what prefix_kernel gave for the rows of a PrefixTable joins what they have in out."""
-    parts = tl.load(blocks + 1)
-    work = tl.load(blocks + 2) * HEADS
+    """Any grid: what prefix_kernel gave for the members of a PrefixTable joins what they have in out, in its dtype."""
+    parts = tl.load(header + 1)
+    work = tl.load(header + 2) * HEADS
     every = tl.arange(0, MAX_PARTS)
     dv = tl.arange(0, V_PAD)
     for item in tl.range(tl.program_id(0), work, tl.num_programs(0)):
-        row, head = tl.load(rows + item // HEADS).to(tl.int64), item % HEADS
+        member, head = item // HEADS, item % HEADS
+        row = tl.load(rows + member).to(tl.int64)
         tiles = tl.cdiv(tl.load(skip_of + row), TILE)
         written = tl.cdiv(tiles, tl.cdiv(tiles, parts))
-        at = (row * HEADS + head) * parts
+        at = (member * HEADS + head) * parts  # some 500 members x parts, or as many as there are rows: 31 bits do
         sums = tl.load(part_lse + at + every, mask=every < written, other=float("-inf"))
         own = tl.load(own_lse + row * HEADS + head)
         largest = tl.maximum(own, tl.max(sums, 0))

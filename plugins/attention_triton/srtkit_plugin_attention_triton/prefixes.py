@@ -18,10 +18,11 @@ from srtkit.spec.platform import Platform
 from srtkit.spec.step_plan import Ints
 
 MAX_GROUPS = 16
-BLOCK_WORDS = 4
-"""Of a block of members: the first one's place in the list of members, their number, the shared tokens, one's row.
-The first line is of the whole step: how many blocks follow, into how many parts their keys are cut, rows of `rows`."""
 MAX_PARTS = 64
+BLOCK_WORDS = 4
+"""Of a block of members: the first one's place in the list of members, their number, the shared tokens, one's row."""
+HEADER_WORDS = 3
+"""Before the blocks: how many there are, into how many parts their keys are cut, how many rows are members."""
 
 
 @dataclass(frozen=True)
@@ -31,88 +32,116 @@ class Group:
     rows: Ints
     pages: int
 
-    @property
-    def saved(self) -> int:
-        """Pages that need not be read again."""
-        return (len(self.rows) - 1) * self.pages
+    def saved(self, block: int) -> int:
+        """Pages that need not be read again when they are read once for every `block` rows."""
+        return (len(self.rows) - -(-len(self.rows) // block)) * self.pages
 
     def holds(self, pages: Ints) -> bool:
-        """Whether it is one of this table: the last shared page answers for those before it."""
-        last = pages[self.rows, self.pages - 1]
-        return bool((last == last[0]).all() and last[0])
+        """Whether it is one of this table [rows, width]: the last shared page answers for those before it."""
+        return self.pages <= pages.shape[1] and _alike(pages, self.rows, self.pages - 1)
 
 
-def find(pages: Ints, worth: int) -> list[Group]:
+def find(pages: Ints, worth: int, block: int) -> list[Group]:
     """Disjoint groups of rows of a page table [rows, width] that save `worth` pages or more each, at most `MAX_GROUPS`.
 
-    Rows with the same first page are one group, of as many pages as all of them share. Page 0 is padding.
+    Of rows that share some pages, and parts of them that share more, those are taken that save most. Page 0 is padding.
+    That two rows have the same page at one place proves that they do at all places before it, and that both see all of
+    it: the page that a row still writes to is nobody else's.
     """
-    order = np.argsort(pages[:, 0], kind="stable").astype(np.int32)
-    first = pages[order, 0]
-    starts = np.flatnonzero(np.append(True, first[1:] != first[:-1]))
-    ends = np.append(starts[1:], len(first))
-    several = (ends - starts > 1) & (first[starts] != 0)
-    groups = []
-    for start, end in zip(starts[several].tolist(), ends[several].tolist(), strict=True):
-        rows = order[start:end]
-        mine = pages[rows]
-        alike = (mine == mine[0]).all(axis=0) & (mine[0] != 0)
-        groups.append(Group(rows, int(np.append(alike, False).argmin())))
-    worthy = [one for one in groups if one.saved >= worth]
-    return sorted(worthy, key=lambda one: one.saved, reverse=True)[:MAX_GROUPS]
+    worthy = [one for one in _best(pages, np.arange(len(pages), dtype=np.int32), 0, block) if one.saved(block) >= worth]
+    return sorted(worthy, key=lambda one: one.saved(block), reverse=True)[:MAX_GROUPS]
+
+
+def _best(pages: Ints, rows: Ints, column: int, block: int) -> list[Group]:
+    """The best groups of rows that are alike before `column`: families of the same page there, or families of them."""
+    if column == pages.shape[1]:
+        return []
+    order = rows[np.argsort(pages[rows, column], kind="stable")]
+    of = pages[order, column]
+    starts = np.flatnonzero(np.append(True, of[1:] != of[:-1]))
+    sizes = np.diff(np.append(starts, len(of)))
+    several = np.flatnonzero((sizes > 1) & (of[starts] != 0))
+    largest = several[np.argsort(-sizes[several], kind="stable")][:MAX_GROUPS]
+    groups: list[Group] = []
+    for start, size in zip(starts[largest].tolist(), sizes[largest].tolist(), strict=True):
+        family = order[start : start + size]
+        low, high = column, pages.shape[1]  # alike at low, and not at high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if _alike(pages, family, middle) else (low, middle)
+        whole = Group(family, high)
+        parts = _best(pages, family, high, block) if size > 2 else []
+        apart = sum(one.saved(block) for one in parts)
+        groups += parts if apart > whole.saved(block) else [whole]
+    return groups
+
+
+def _alike(pages: Ints, rows: Ints, column: int) -> bool:
+    of = pages[rows, column]
+    return bool(of[0]) and bool((of == of[0]).all())
 
 
 class PrefixTable:
-    """The groups of a step on the device, int32: `blocks` [lines, BLOCK_WORDS] of at most `members` rows each; their
-    `rows` [rows]; and of every row the tokens to `skip`, because a block has them.
+    """The groups of a step on the device, all int32. `header` [HEADER_WORDS]; `blocks` [most, BLOCK_WORDS], each of at
+    most `block` rows of one group; `rows` [rows], the members, group after group; `skip` [rows], of every row of the
+    step the tokens that a block has.
 
-    `programs`: for one block of a part each, as many blocks as that are wanted. `room`: rows x parts at most.
+    `programs` are as many blocks as keep the device busy: keys of fewer are cut into parts.
     """
 
-    def __init__(self, platform: Platform, limits: Limits, members: int, programs: int) -> None:
-        self._members, self._programs = members, programs
-        self.room = max(limits.max_rows, min(2 * members * programs, MAX_PARTS * limits.max_rows))
-        self._lines = 1 + -(-limits.max_rows // members) + MAX_GROUPS
-        words = self._lines * BLOCK_WORDS + 2 * limits.max_rows
+    def __init__(self, platform: Platform, limits: Limits, block: int, programs: int) -> None:
+        self._block, self._programs = block, programs
+        self._most = -(-limits.max_rows // block) + MAX_GROUPS
+        words = HEADER_WORDS + self._most * BLOCK_WORDS + 2 * limits.max_rows
         self._device = platform.allocate("workspace", (words,), torch.int32)
         self._host = [platform.host_buffer((words,), torch.int32) for _ in range(limits.depth + 1)]
         self._turn = 0
-        self._first: Ints = np.empty(0, np.int32)
+        self._seen: Ints = np.empty(0, np.int32)
         self._groups: Sequence[Group] = ()
-        self.blocks, self.rows, self.skip = self._cut(self._device)
+        self.header, self.blocks, self.rows, self.skip = self._cut(self._device)
         self._device.zero_()
 
     def update(self, pages: Ints, page_tokens: int, worth: int) -> None:
-        """Take over a step's leading rows, of a page table [rows, width]; no wait. `worth` in pages, see `find`."""
-        first = pages[:, 0]
-        if np.array_equal(first, self._first) and all(one.holds(pages) for one in self._groups):
+        """Take over a step's leading rows, of a page table [rows, width]; no wait. `worth` in pages, see `find`.
+
+        Rows are looked through again when one of a few columns has changed: with rows, and now and then as they grow.
+        """
+        probes = [0, *(1 << i for i in range(pages.shape[1].bit_length()) if 1 << i < pages.shape[1])]
+        seen = pages[:, probes]
+        if np.array_equal(seen, self._seen) and all(one.holds(pages) for one in self._groups):
             return
-        self._first = first.copy()
-        before, self._groups = self._groups, find(pages, worth)
+        self._seen = seen
+        before, self._groups = self._groups, find(pages, worth, self._block)
         if not before and not self._groups:
             return
         host = self._host[self._turn]
         self._turn = (self._turn + 1) % len(self._host)
-        blocks, rows, skip = (part.numpy() for part in self._cut(host))
+        header, blocks, rows, skip = (part.numpy() for part in self._cut(host))
         host.zero_()
-        block, place = 1, 0
+        number = place = 0
         for group in self._groups:
             tokens, n = group.pages * page_tokens, len(group.rows)
             rows[place : place + n] = group.rows
             skip[group.rows] = tokens
-            for begin in range(0, n, self._members):
-                blocks[block] = (place + begin, min(self._members, n - begin), tokens, group.rows[0])
-                block += 1
+            for begin in range(0, n, self._block):
+                blocks[number] = (place + begin, min(self._block, n - begin), tokens, group.rows[0])
+                number += 1
             place += n
-        blocks[0, :3] = block - 1, self._parts(block - 1, len(first)), place
+        header[:] = number, self._parts(number, place), place
         self._device.copy_(host, non_blocking=True)
 
-    def _parts(self, blocks: int, rows: int) -> int:
-        """A power of two."""
-        wanted = min(MAX_PARTS, self.room // rows, max(1, self._programs // max(1, blocks)))
+    @staticmethod
+    def room(limits: Limits, block: int, programs: int) -> int:
+        """Members x parts at most, of any step up to the limits."""
+        return max(limits.max_rows, min(block * programs, MAX_PARTS * limits.max_rows))
+
+    def _parts(self, blocks: int, members: int) -> int:
+        """As many as keep the device busy and as there is room for: a power of two."""
+        room = max(members, self._block * self._programs)
+        wanted = max(1, min(MAX_PARTS, room // max(1, members), self._programs // max(1, blocks)))
         return 1 << (wanted.bit_length() - 1)
 
-    def _cut(self, words: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        end = self._lines * BLOCK_WORDS
+    def _cut(self, words: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        end = HEADER_WORDS + self._most * BLOCK_WORDS
         rows, skip = words[end:].chunk(2)
-        return words[:end].view(-1, BLOCK_WORDS), rows, skip
+        return words[:HEADER_WORDS], words[HEADER_WORDS:end].view(-1, BLOCK_WORDS), rows, skip

@@ -13,11 +13,13 @@ from srtkit.spec.facts import Limits
 from srtkit.spec.platform import Platform
 from srtkit_plugin_attention_triton.arguments import padded, planes, scale_of, sizes, strides
 from srtkit_plugin_attention_triton.kernels import join_kernel, prefix_kernel
-from srtkit_plugin_attention_triton.prefixes import MAX_PARTS, PrefixTable
+from srtkit_plugin_attention_triton.prefixes import BLOCK_WORDS, MAX_PARTS, PrefixTable
 from srtkit_plugin_attention_triton.tiles import Tile
 
 FEWEST_ROWS = 4
 """Plans of fewer rows do without."""
+FEWEST_MEMBERS = 4
+"""Of a block: with more query heads on a KV head than leave room for them, nothing is gained."""
 WORTH = 1024
 """Tokens that need not be read again, from which on a group pays."""
 JOINING, JOIN_CHUNK = 8, 4
@@ -25,44 +27,45 @@ JOINING, JOIN_CHUNK = 8, 4
 
 
 class SharedPrefixes:
-    """Which rows of a plan share pages, and room for what those give: float32 [rows x parts, heads, size], log-sums.
+    """What a backend needs for rows that share pages. Which do is a plan's: see `table`.
 
-    `own_lse` float32 [rows, heads], base 2: the log-sums of what each row has by itself, from who computes it.
+    Its buffers hold nothing between two calls, so that all plans share them: float32 [members x parts, heads, size] of
+    what is shared, the log-sums of that, and `own_lse` [rows, heads], base 2, of what each row has by itself.
     """
 
     def __init__(self, spec: AttentionSpec, platform: Platform, limits: Limits, tile: Tile, processors: int) -> None:
-        self._spec, self._tile, self._processors = spec, tile, processors
-        programs = max(1, tile.waves * processors // spec.kv_heads)
-        self.table = PrefixTable(platform, limits, tile.block_m * spec.kv_heads // spec.q_heads, programs)
-        shape = (self.table.room, spec.q_heads)
+        self._spec, self._platform, self._tile, self._processors = spec, platform, tile, processors
+        self._block = members_of(spec, tile)
+        self._programs = max(1, tile.waves * processors // spec.kv_heads)
+        shape = (PrefixTable.room(limits, self._block, self._programs), spec.q_heads)
         self._out = platform.allocate("workspace", (*shape, spec.v_head_dim), torch.float32)
         self._lse = platform.allocate("workspace", shape, torch.float32)
         self.own_lse = platform.allocate("workspace", (limits.max_rows, spec.q_heads), torch.float32)
 
-    @staticmethod
-    def wanted(spec: AttentionSpec, limits: Limits) -> bool:
-        """Whether rows may share what is worth it. A window sees too little of a shared prefix."""
-        return limits.max_rows >= FEWEST_ROWS and spec.causal and not spec.window
+    def table(self, limits: Limits) -> PrefixTable | None:
+        """A plan's; None if it has too few rows."""
+        if limits.max_rows < FEWEST_ROWS:
+            return None
+        return PrefixTable(self._platform, limits, self._block, self._programs)
 
-    def fill(self, view: GroupView, rows: int) -> None:
-        """Look through the step's first `rows` rows, of one query each."""
-        self.table.update(view.host_pages[:rows], view.page_tokens, -(-WORTH // view.page_tokens))
-
-    def join(self, layer: LayerHandle, view: GroupView, q: Tensor, out: Tensor, lse: Tensor | None) -> None:
+    def join(
+        self, table: PrefixTable, layer: LayerHandle, view: GroupView, q: Tensor, out: Tensor, lse: Tensor | None
+    ) -> None:
         """Complete out and lse of the rows in a group, which have their own part and `own_lse` already."""
-        spec, table, tile = self._spec, self.table, self._tile
+        spec, tile = self._spec, self._tile
         prefix_kernel[(tile.waves * self._processors,)](
-            *(q, *planes(layer), self._out, self._lse, table.blocks, table.rows, view.page_table),
+            *(q, *planes(layer), self._out, self._lse, table.header, table.blocks, table.rows, view.page_table),
             *(scale_of(spec), spec.soft_cap, view.page_table.stride(0), q.stride(0), q.stride(1), *strides(layer)),
             PAGE=view.page_tokens,
             BLOCK_M=tile.block_m,
             TILE=tile.tile,
+            BLOCK_WORDS=BLOCK_WORDS,
             num_warps=tile.warps,
             num_stages=tile.stages,
             **sizes(spec),
         )
         join_kernel[(JOINING * self._processors,)](
-            *(out, lse, self.own_lse, self._out, self._lse, table.blocks, table.rows, table.skip),
+            *(out, lse, self.own_lse, self._out, self._lse, table.header, table.rows, table.skip),
             *(out.stride(0), out.stride(1)),
             HEADS=spec.q_heads,
             V_HEAD=spec.v_head_dim,
@@ -73,3 +76,19 @@ class SharedPrefixes:
             CHUNK=JOIN_CHUNK,
             num_warps=2,
         )
+
+
+def members_of(spec: AttentionSpec, tile: Tile) -> int:
+    """Rows that one block of query vectors has room for."""
+    return tile.block_m * spec.kv_heads // spec.q_heads
+
+
+def wanted(spec: AttentionSpec, limits: Limits, tile: Tile) -> bool:
+    """Whether rows may share what is worth it. A window sees too little of a shared prefix."""
+    enough = limits.max_rows >= FEWEST_ROWS and members_of(spec, tile) >= FEWEST_MEMBERS
+    return enough and spec.causal and not spec.window
+
+
+def look_through(table: PrefixTable, view: GroupView, rows: int) -> None:
+    """Find what a step's first `rows` rows share, of one query each."""
+    table.update(view.host_pages[:rows], view.page_tokens, -(-WORTH // view.page_tokens))

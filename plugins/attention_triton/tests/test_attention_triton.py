@@ -112,7 +112,7 @@ SHARING: dict[str, tuple[tuple[int, ...], ...]] = {
 }
 
 
-@pytest.mark.parametrize("changes", [{}, {"soft_cap": 8.0, "sinks": True, "ratio": 4}, {"ratio": 1}])
+@pytest.mark.parametrize("changes", [{}, {"soft_cap": 8.0, "sinks": True, "ratio": 4}, {"ratio": 16, "padding": 2}])
 @pytest.mark.parametrize("shape", list(SHARING))
 def test_rows_that_share_pages(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, shape: str, changes: dict[str, Any]
@@ -123,8 +123,19 @@ def test_rows_that_share_pages(
     case = harness.case(rows_of(*SHARING[shape]), leading=leading, kv_heads=2, page=16, dtype="float32", **changes)
     step = Step(harness.rig(case), case)
     step.run().check(Margins())
-    skipping = int((step.plan.shared.table.skip > 0).sum())
+    skipping = int((step.plan.prefixes.skip > 0).sum())
     assert skipping == {"one_group": 4, "two_groups": 4, "with_prompts": 3}[shape]
+
+
+@pytest.mark.parametrize("page", [1, 7, 64])
+def test_shared_pages_of_any_size(harness: Harness, monkeypatch: pytest.MonkeyPatch, page: int) -> None:
+    monkeypatch.setattr(shared, "WORTH", 1)
+    pages = max(1, 40 // page)
+    rows = [(pages * page + 3, 1), *((pages * page + own, 1, 0, pages) for own in (0, 9, 1))]
+    case = harness.case(rows_of(*rows), leading=4, kv_heads=1, page=page, dtype="float16")
+    step = Step(harness.rig(case), case)
+    step.run().check(Margins())
+    assert step.plan.prefixes.skip.tolist() == [pages * page] * 4
 
 
 def test_a_group_ends_with_its_step(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,9 +16,19 @@ Node::~Node() { --alive; }
 Tree::Tree(int64_t page_size, int64_t components, Policy policy, uint64_t hash_mask)
     : page_size(page_size), components(components), policy_(policy), hash_mask_(hash_mask) {}
 
+// Leaf by leaf: a chain may be too long for destructors that call each other, and there may be no memory for a stack.
 Tree::~Tree() {
-    std::vector<int32_t> pages;
-    clear(pages);
+    for (auto& [name, root] : roots_) {
+        for (Node* node = root.get(); node != nullptr;) {
+            if (!node->children.empty()) {
+                node = node->children.begin()->second.get();
+                continue;
+            }
+            Node* parent = node->parent;
+            if (parent != nullptr) parent->children.erase(parent->children.begin());
+            node = parent;
+        }
+    }
 }
 
 // --- finding ---

@@ -17,6 +17,7 @@ from srtkit.spec.prefix_cache import CacheCapabilities, PrefixCache, PrefixCache
 
 PART = "prefix_cache:radix-native"
 LIBRARY = Path(__file__).with_name("_radix.so")
+REMEDY = 'install srtkit-plugin-cache-radix and write [prefix_cache] use = "radix": it decides the same'
 
 
 class RadixOptions(BaseModel):
@@ -54,6 +55,5 @@ def srtkit_prefix_cache() -> PrefixCacheDescriptor:
     """Offers the cache `radix-native`. Raises `DeviceAbsent` without the library."""
     if not LIBRARY.exists():
         cause = "its library was not compiled, since there was no C++ compiler when it was installed"
-        remedy = 'install srtkit-plugin-cache-radix and write [prefix_cache] use = "radix": it decides the same'
-        raise DeviceAbsent(PART, cause, remedy)
+        raise DeviceAbsent(PART, cause, REMEDY)
     return PrefixCacheDescriptor(contract="1.0", options=RadixOptions, capabilities=capabilities, build=build)

@@ -162,7 +162,7 @@ class NativeRadixCache(PrefixCache):
         )
 
     def close(self) -> None:
-        """Free the tree; every other call is refused afterwards."""
+        """Free the tree. What would read or change it is refused afterwards; figures are 0."""
         self._handle = c_void_p()
         self._state = State()
         self._out = memoryview(b"").cast("i")

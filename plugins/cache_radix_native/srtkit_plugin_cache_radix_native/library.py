@@ -10,7 +10,8 @@ from ctypes import POINTER, Structure, c_char_p, c_int64, c_uint64, c_void_p
 from functools import lru_cache
 from typing import Any
 
-from srtkit_plugin_cache_radix_native import LIBRARY
+from srtkit.spec.errors import DeviceAbsent
+from srtkit_plugin_cache_radix_native import LIBRARY, PART, REMEDY
 
 
 class State(Structure):
@@ -71,8 +72,12 @@ class Library:
 
 @lru_cache
 def load() -> Any:
-    """The library's functions, by name. Raises OSError when it cannot be opened.
+    """The library's functions, by name. Raises `DeviceAbsent` when it cannot be opened.
 
-    Calls keep the interpreter's lock: they take microseconds, and to get it back from a busy thread takes milliseconds.
+    Calls keep the interpreter's lock: in a step they take microseconds, and to get it back from a busy thread takes
+    milliseconds. `reset` and `free` of a million nodes take longer, and no step waits for those.
     """
-    return Library(ctypes.PyDLL(str(LIBRARY)))
+    try:
+        return Library(ctypes.PyDLL(str(LIBRARY)))
+    except (OSError, AttributeError) as error:  # another C++ runtime's, or left by another version
+        raise DeviceAbsent(PART, f"its library cannot be used: {error}", REMEDY) from error

@@ -60,14 +60,15 @@ class Client:
             found = re.findall(r"^srtkit_(\w+) (\S+)$", answer.read().decode(), re.MULTILINE)
             return {name: float(value) for name, value in found}
 
-    def wait_for(self, condition: Callable[[dict[str, float]], bool], what: str) -> None:
-        """Until the figures are so. Raises `Failed` with them if they do not come to it."""
+    def wait_for(self, condition: Callable[[dict[str, float]], bool], what: str) -> dict[str, float]:
+        """The figures, once they are so. Raises `Failed` with them if they do not come to it."""
         deadline = time.monotonic() + REST_SECONDS
         while not condition(figures := self.figures()):
             if time.monotonic() > deadline:
                 shown = {name: int(figures[name]) for name in SHOWN}
                 raise Failed(what, observed=shown, limit=f"within {REST_SECONDS:g} s")
             time.sleep(POLL_SECONDS)
+        return figures
 
     def _json(self, method: str, path: str, body: dict[str, Any]) -> Any:
         with self._asked(method, path, body) as answer:

@@ -85,9 +85,8 @@ class _Guest:
             self.asked += 1
             if self.asked >= FEWEST and time.monotonic() - begin > self.seconds:
                 break
-        if self.recorded:
-            self.client.wait_for(lambda figures: bool(_replayed(figures)), "all steps ran eagerly")
-        return {"prompts": self.asked, "replayed": _replayed(self.client.figures())}
+        figures = self.client.wait_for(lambda now: not self.recorded or _replayed(now) > 0, "all steps ran eagerly")
+        return {"prompts": self.asked, "replayed": _replayed(figures)}
 
     def again(self) -> Figures:
         """The same prompts, then each with half of its answer, as the next turn of a conversation."""
