@@ -21,7 +21,7 @@ from srtkit_conformance.catalogue import DEVICES
 from tools.certificates import ours
 
 PLUGIN_SECONDS, SERVER_SECONDS, WHOLE_SECONDS, QUICK_SECONDS = 60, 120, 360, 120
-ELSEWHERE = ("cuda", "fa3", "triton")
+ELSEWHERE = ("cuda", "fa3", "flashinfer", "triton")
 """Parts of the names of plugins whose device is not a CPU."""
 
 

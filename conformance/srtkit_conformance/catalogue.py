@@ -53,6 +53,7 @@ NOT_PASSED: dict[str, str] = {
 DEVICES: dict[str, str] = {
     "graph_runner:full": "fakedev",
     "attention:fa3": "cuda",
+    "attention:flashinfer": "cuda",
     "attention:triton": "cuda",
     "graph_runner:cuda-full": "cuda",
     "ops:triton": "cuda",

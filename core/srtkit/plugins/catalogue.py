@@ -9,7 +9,7 @@ from srtkit.spec.versions import CONTRACTS
 
 OFFICIAL: dict[str, tuple[str, ...]] = {
     "platform": ("cpu", "cuda", "fakedev"),
-    "attention": ("cpu-native", "fa3", "torch", "triton"),
+    "attention": ("cpu-native", "fa3", "flashinfer", "torch", "triton"),
     "recurrent": ("torch",),
     "prefix_cache": ("chunk", "radix", "radix-native"),
     "graph_runner": ("cuda-full", "eager", "full"),

@@ -129,3 +129,28 @@ def mixed(target: Target) -> Outcome:
         return [harness.case(rows_of(*rows), leading=1) for rows in shapes]
 
     return _replayed(target, ("any",), fills)
+
+
+@check(
+    "attention.capture.shared",
+    level=1,
+    clause="attention/1.0: which rows share pages may change from step to step, as all else at a plan's addresses",
+    explain="Rows that share their leading pages are found once and taken for the same ones in a later step, or the "
+    "recording has their number, their pages or their order baked in.",
+    isolated=True,
+)
+def shared(target: Target) -> Outcome:
+    """No row shares pages, then all do, then three, then two and two, and again none."""
+
+    def fills(harness: Harness) -> list[Case]:
+        pages = -(-600 // harness.page)  # what a backend may find worth it
+        n = pages * harness.page
+        shapes = (
+            [(n + 5, 1), (n + 9, 1), (n + 40, 1), (n + 2, 1)],
+            [(n + 5, 1), (n + 9, 1, 0, pages), (n + 40, 1, 0, pages), (n + 2, 1, 0, pages)],
+            [(20, 1), (n + 9, 1), (n + 40, 1, 1, pages), (n + 2, 1, 1, pages)],
+            [(n + 5, 1), (n + 9, 1), (n + 40, 1, 1, pages), (n + 2, 1, 0, pages)],
+        )
+        return [harness.case(rows_of(*rows), leading=4, kv_heads=1) for rows in shapes]
+
+    return _replayed(target, ("one_token", "uniform", "any"), fills)

@@ -20,6 +20,7 @@ from srtkit.spec.attention import (
     Rows,
 )
 from srtkit.spec.errors import EngineError
+from srtkit.spec.step_plan import Ints
 from srtkit_conformance.mutant import mutant
 from srtkit_conformance.mutants.attention.row_by_row import RowByRow
 from srtkit_conformance.mutants.attention.wrap import Call, Wrapped, WrappedPlan, wrapped
@@ -492,6 +493,36 @@ class FirstMembersPages(Wrapped):
 def group_is_first_row(descriptor: AttentionDescriptor) -> AttentionDescriptor:
     """The hint changes the result."""
     return wrapped(descriptor, FirstMembersPages)
+
+
+class FirstSharing(Wrapped):
+    """Which rows share pages is found once a plan, in the first step in which any do."""
+
+    def __init__(self, inner: AttentionBackend, build: AttentionBuild) -> None:
+        super().__init__(inner, build)
+        self.found: dict[int, tuple[Ints, int]] = {}
+
+    def see(self, plan: WrappedPlan, batch: Batch, view: GroupView) -> tuple[Batch, GroupView]:
+        """They get the pages of the first of them."""
+        pages = view.host_pages.copy()
+        rows = np.flatnonzero(pages[:, 0] == pages[0, 0]).astype(np.int32)
+        if id(plan) not in self.found and pages[0, 0] and len(rows) > 1:
+            alike = (pages[rows] == pages[0]).all(axis=0) & (pages[0] != 0)
+            self.found[id(plan)] = rows, int(np.append(alike, False).argmin())
+        rows, n = self.found.get(id(plan), (rows[:1], 0))
+        pages[rows, :n] = pages[0, :n]
+        return batch, replace(view, host_pages=pages)
+
+
+@mutant(
+    "first_sharing",
+    of="torch",
+    sentence="rows that shared pages once are taken to share them in every later step of the plan",
+    killed_by=("attention.capture.shared",),
+)
+def first_sharing(descriptor: AttentionDescriptor) -> AttentionDescriptor:
+    """Groups that were found when the step was recorded."""
+    return wrapped(descriptor, FirstSharing)
 
 
 @mutant(
