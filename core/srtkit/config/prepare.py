@@ -133,7 +133,7 @@ def explain(run: Run) -> str:
         group, layout = choice.group, choice.layout
         heads = f"{group.spec.q_heads}/{group.spec.kv_heads} heads x {group.spec.head_dim}"
         where = (
-            f"layout {layout.name}, page {layout.page_tokens}, {' + '.join(one.wired.part for one in choice.backends)}"
+            f"layout {layout.name}, page {layout.page_tokens}, {', prefill '.join(one.wired.part for one in choice.backends)}"
         )
         lines.append(f"  {group.name:<10} {len(group.layers)} layers, {heads}, {where}")
     lines += [f"  {runner.plugin.wired.part}: {len(runner.keys)} captured shapes" for runner in config.runners]
