@@ -132,9 +132,8 @@ def explain(run: Run) -> str:
     for choice in config.groups:
         group, layout = choice.group, choice.layout
         heads = f"{group.spec.q_heads}/{group.spec.kv_heads} heads x {group.spec.head_dim}"
-        where = (
-            f"layout {layout.name}, page {layout.page_tokens}, {', prefill '.join(one.wired.part for one in choice.backends)}"
-        )
+        parts = ", prefill ".join(one.wired.part for one in choice.backends)
+        where = f"layout {layout.name}, page {layout.page_tokens}, {parts}"
         lines.append(f"  {group.name:<10} {len(group.layers)} layers, {heads}, {where}")
     lines += [f"  {runner.plugin.wired.part}: {len(runner.keys)} captured shapes" for runner in config.runners]
     figures = ("  " + line for line in config.memory.lines(limits.page_size))
