@@ -6,7 +6,6 @@ fixed addresses and is sent only when it changes. Knows no kernels.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,10 +34,6 @@ class Group:
     def saved(self, block: int) -> int:
         """Pages that need not be read again when they are read once for every `block` rows."""
         return (len(self.rows) - -(-len(self.rows) // block)) * self.pages
-
-    def holds(self, pages: Ints) -> bool:
-        """Whether it is one of this table [rows, width]: the last shared page answers for those before it."""
-        return self.pages <= pages.shape[1] and _alike(pages, self.rows, self.pages - 1)
 
 
 def find(pages: Ints, worth: int, block: int) -> list[Group]:
@@ -97,7 +92,7 @@ class PrefixTable:
         self._host = [platform.host_buffer((words,), torch.int32) for _ in range(limits.depth + 1)]
         self._turn = 0
         self._seen: Ints = np.empty(0, np.int32)
-        self._groups: Sequence[Group] = ()
+        self._members: tuple[Ints, Ints, Ints] = (self._seen,) * 3  # rows, the last page they share: its place, its id
         self.header, self.blocks, self.rows, self.skip = self._cut(self._device)
         self._device.zero_()
 
@@ -108,37 +103,42 @@ class PrefixTable:
         """
         probes = [0, *(1 << i for i in range(pages.shape[1].bit_length()) if 1 << i < pages.shape[1])]
         seen = pages[:, probes]
-        if np.array_equal(seen, self._seen) and all(one.holds(pages) for one in self._groups):
+        if np.array_equal(seen, self._seen) and self._holds(pages):
             return
-        self._seen = seen
-        before, self._groups = self._groups, find(pages, worth, self._block)
-        if not before and not self._groups:
+        groups, before = find(pages, worth, self._block), len(self._members[0])
+        members = np.concatenate([np.empty(0, np.int32), *(one.rows for one in groups)])
+        last = np.repeat([one.pages - 1 for one in groups], [len(one.rows) for one in groups]).astype(np.int32)
+        self._seen, self._members = seen, (members, last, pages[members, last])
+        if not before and not groups:
             return
         host = self._host[self._turn]
         self._turn = (self._turn + 1) % len(self._host)
         header, blocks, rows, skip = (part.numpy() for part in self._cut(host))
         host.zero_()
         number = place = 0
-        for group in self._groups:
+        for group in groups:
             tokens, n = group.pages * page_tokens, len(group.rows)
-            rows[place : place + n] = group.rows
             skip[group.rows] = tokens
             for begin in range(0, n, self._block):
                 blocks[number] = (place + begin, min(self._block, n - begin), tokens, group.rows[0])
                 number += 1
             place += n
-        header[:] = number, self._parts(number, place), place
+        header[:], rows[:place] = (number, self._parts(number), place), members
         self._device.copy_(host, non_blocking=True)
 
     @staticmethod
     def room(limits: Limits, block: int, programs: int) -> int:
-        """Members x parts at most, of any step up to the limits."""
+        """Members x parts at most, of any step up to the limits: n blocks are cut into `programs` / n parts."""
         return max(limits.max_rows, min(block * programs, MAX_PARTS * limits.max_rows))
 
-    def _parts(self, blocks: int, members: int) -> int:
-        """As many as keep the device busy and as there is room for: a power of two."""
-        room = max(members, self._block * self._programs)
-        wanted = max(1, min(MAX_PARTS, room // max(1, members), self._programs // max(1, blocks)))
+    def _holds(self, pages: Ints) -> bool:
+        """Whether all members still have the last page that they share, which answers for those before it."""
+        rows, last, shared = self._members
+        return int(last.max(initial=0)) < pages.shape[1] and np.array_equal(pages[rows, last], shared)
+
+    def _parts(self, blocks: int) -> int:
+        """As many as keep the device busy: a power of two."""
+        wanted = max(1, min(MAX_PARTS, self._programs // max(1, blocks)))
         return 1 << (wanted.bit_length() - 1)
 
     def _cut(self, words: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

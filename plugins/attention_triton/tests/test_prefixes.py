@@ -70,20 +70,6 @@ def test_there_are_not_more_groups_than_a_recorded_step_has_room_for() -> None:
     assert len(found(pages)) == MAX_GROUPS
 
 
-@pytest.mark.parametrize(
-    ("pages", "holds"),
-    [
-        (table([5, 6, 7], [1], [5, 6, 8]), True),
-        (table([5, 6, 7], [1], [5, 9, 8]), False),
-        (table([5, 6, 7], [1], [5]), False),
-        (table([5], [1], [5]), False),
-    ],
-    ids=["yes", "other", "padding", "narrow"],
-)
-def test_a_group_holds_as_long_as_its_last_page_is_shared(pages: Ints, holds: bool) -> None:
-    assert Group(np.array([0, 2], np.int32), 2).holds(pages) == holds
-
-
 class Steps:
     """A table on the CPU that counts its searches."""
 
@@ -112,6 +98,13 @@ def test_steps_of_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     for own in (1000, 1001, 1002):
         of.step([*document, own], [*document, own + 10], document, [7, 5])
     assert of.searches == 2, "once more when a row has got its second page"
+    short = document[:35]
+    assert of.step(short, short, short, [7, 5]) == ([2, 1, 3], [0, 1, 2], [35 * 16] * 3 + [0]), "a narrower table"
+    of.step([9], [8], [7], [6])
+    other = [*document[:36], *range(200, 205)]
+    assert of.step(document, document, document, [7, 5])[2][:3] == [41 * 16] * 3
+    third = [*document[:36], *range(300, 305)]
+    assert of.step(document, other, third, [7, 5])[2][:3] == [36 * 16] * 3, "other rows at the same places"
     assert of.step([1, 2], [1, 3], [1, 4], [7]) == ([2, 1, 3], [0, 1, 2], [16, 16, 16, 0])
     assert of.step(document, document, document, [1, 5]) == ([2, 1, 3], [0, 1, 2], [41 * 16] * 3 + [0])
     assert of.step([3], [4], [5], [6]) == ([0, 2, 0], [], [0, 0, 0, 0])

@@ -1,0 +1,36 @@
+"""A library that is there and cannot be used is told with part, cause and remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from srtkit.spec.errors import DeviceAbsent
+from srtkit_plugin_cache_radix_native import library
+
+
+@pytest.fixture
+def fresh() -> Iterator[None]:
+    """Nothing is remembered of one test in another."""
+    library.load.cache_clear()
+    yield
+    library.load.cache_clear()
+
+
+def test_a_file_that_is_no_library(fresh: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "_radix.so"
+    path.write_bytes(b"left by a build that broke")
+    monkeypatch.setattr(library, "LIBRARY", path)
+    with pytest.raises(
+        DeviceAbsent, match=r"prefix_cache:radix-native: its library cannot be used(.|\n)*use = \"radix\""
+    ):
+        library.load()
+
+
+def test_a_library_of_something_else(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that loads, and has none of the functions."""
+    monkeypatch.setattr(library, "LIBRARY", "libm.so.6")
+    with pytest.raises(DeviceAbsent, match="srtkit_radix_"):
+        library.load()
