@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,9 @@ import pytest
 
 from srtkit import Engine
 from srtkit.spec.attention import Rows
+from srtkit.spec.errors import Unsupported
+from srtkit.spec.kv import KVLayout
+from srtkit_plugin_attention_torch import kv_layouts
 from srtkit_plugin_attention_torch.backend import TorchAttention
 from tests.live_server import tiny
 
@@ -51,3 +55,17 @@ def test_tokens_are_those_of_one_backend_alone(
     assert covered == {
         {"decode": Rows.REST, "prefill": Rows.LEADING}[next(iter(sets))] if "cpu-native" in sets.values() else Rows.ALL
     }
+
+
+def test_backends_without_a_common_layout_are_refused_with_both_lists(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    native = pytest.importorskip("srtkit_plugin_cpu_native.attention")
+
+    def other(*given: Any) -> list[KVLayout]:
+        return [replace(one, name="vec/1") for one in kv_layouts(*given)]
+
+    monkeypatch.setattr(native, "kv_layouts", other)
+    lists = r"attention:torch offers \[nhd/1\]; attention:cpu-native offers \[vec/1\]"
+    with pytest.raises(Unsupported, match=lists):
+        tokens(model, tmp_path, prefill="cpu-native")
