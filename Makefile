@@ -23,7 +23,8 @@ ARGS ?=
 WORKERS ?= 2
 
 PY := $(VENV)/bin/python
-PIP := $(PY) -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+# Modules are compiled when they are first imported: most of torch's never are.
+PIP := $(PY) -m pip --disable-pip-version-check install --quiet --no-compile --constraint constraints.txt
 ifneq ($(TORCH_INDEX),)
 export PIP_EXTRA_INDEX_URL := $(TORCH_INDEX)
 endif
@@ -117,7 +118,7 @@ selftest selftest-quick: export OMP_NUM_THREADS := 1
 certificates: export GOMP_SPINCOUNT := 1000
 
 # The longest first, and one more at a time than there are workers: transport waits more than it computes.
-KINDS := transport attention server recurrent prefix_cache graph_runner model_loader models ops loading platform
+KINDS := transport attention server recurrent prefix_cache kv_store graph_runner model_loader models ops loading platform routes
 PROVE := $(VENV)/bin/srt conformance selftest
 PROVERS = $(shell expr $(WORKERS) + 1)
 

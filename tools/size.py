@@ -21,7 +21,7 @@ from srtkit.config.settings import Settings
 from tools.dists import ROOT
 
 # Raising a ceiling needs a decision record in docs/decisions.
-CORE_CODE_LINES = 6000
+CORE_CODE_LINES = 6600
 SPEC_CODE_LINES = 1800
 FILE_LINES = 600
 FUNCTION_LINES = 100

@@ -1,9 +1,10 @@
 """`attention:triton` on this GPU: time, bandwidth and arithmetic of decode and extend steps, over tiles and page sizes.
 
-    python -m bench.gpu.attention [--sweep] [--page 16 64] [--out FILE.json]
+    python -m bench.gpu.attention [--sweep] [--page 16 64] [--kv-dtype float8_e4m3fn] [--latent HEADS] [--out FILE.json]
 
-32 query and 8 KV heads of 128 in bfloat16, random page tables. Each case runs as a graph over enough layers that the
-L2 cache does not help. The share is that of bytes read (decode), or of products (extend), of the whole time.
+32 query and 8 KV heads of 128, or HEADS over latents of 512 + 64, in bfloat16; random page tables. Each case runs as a
+graph over enough layers that the L2 cache does not help. The share is that of bytes read (decode), or of products
+(extend), of the whole time.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ import torch
 
 import srtkit_plugin_attention_triton as triton_plugin
 import srtkit_plugin_platform_cuda as cuda
-from srtkit.spec.attention import AttentionBuild, AttentionSpec, Batch, GroupView, LayerGroup, LayerHandle
+from srtkit.spec.attention import AttentionBuild, AttentionSpec, Batch, GroupView, LayerGroup, LayerHandle, MlaDims
 from srtkit.spec.facts import Limits
+from srtkit.spec.layers import DTYPES
 from srtkit.spec.platform import PlatformBuild
 from srtkit_plugin_attention_triton import backend
 from srtkit_plugin_attention_triton.backend import TritonAttention
@@ -75,9 +77,16 @@ class Bench:
         return found[1:]
 
 
-def bench_of(platform: Any, facts: Any, rows: int, stored: int, new: int, page: int) -> Bench:
+def spec_of(kv_dtype: str, latent: int) -> AttentionSpec:
+    """The layer: `latent` query heads over latents of the usual size, or, where it is 0, the plain one."""
+    if latent:
+        mla = MlaDims(512, 64, 128, 128)
+        return AttentionSpec(latent, 1, 576, 512, 192**-0.5, "bfloat16", kv_dtype, mla=mla)
+    return AttentionSpec(Q_HEADS, KV_HEADS, HEAD, HEAD, HEAD**-0.5, "bfloat16", kv_dtype)
+
+
+def bench_of(platform: Any, facts: Any, spec: AttentionSpec, rows: int, stored: int, new: int, page: int) -> Bench:
     """All rows have `stored` tokens before the step and `new` of it."""
-    spec = AttentionSpec(Q_HEADS, KV_HEADS, HEAD, HEAD, HEAD**-0.5, "bfloat16", "bfloat16")
     context, tokens = stored + new, rows * new
     (layout,) = triton_plugin.kv_layouts(spec, page, facts)
     limits = Limits(max(rows, 256), max(tokens, 256), max(context, 131072), page)
@@ -89,9 +98,11 @@ def bench_of(platform: Any, facts: Any, rows: int, stored: int, new: int, page: 
     layers = []
     for index in range(max(1, min(40, -(-L2 // (pages * layout.page_bytes))))):
         planes = {
-            plane.name: torch.randn(pages, *plane.shape, dtype=torch.bfloat16, device="cuda") for plane in layout.planes
+            plane.name: torch.randn(pages, *plane.shape, dtype=torch.bfloat16, device="cuda").to(DTYPES[plane.dtype])
+            for plane in layout.planes
         }
-        layers.append(LayerHandle(index, planes))
+        scales = {name: torch.ones((), device="cuda") for name in ("k", "v")}
+        layers.append(LayerHandle(index, planes, scales=scales if "fp8_kv" in spec.features else None))
     table = torch.from_numpy(1 + np.random.default_rng(0).permutation(pages - 1).astype(np.int32)).view(rows, per_row)
     n_query = np.full(rows, new, np.int32)
     ints = lambda values: torch.from_numpy(np.asarray(values, np.int32)).cuda()  # noqa: E731
@@ -110,21 +121,20 @@ def bench_of(platform: Any, facts: Any, rows: int, stored: int, new: int, page: 
     view = GroupView(page, table.cuda(), ints(np.zeros(tokens)), table.numpy())
     plan = made.new_plan(limits)
     made.fill(plan, batch, view)
-    q = torch.randn(tokens, Q_HEADS, HEAD, dtype=torch.bfloat16, device="cuda")
-    return Bench(made, plan, layers, q, torch.empty_like(q))
+    q = torch.randn(tokens, spec.q_heads, spec.head_dim, dtype=torch.bfloat16, device="cuda")
+    out = torch.empty(tokens, spec.q_heads, spec.v_head_dim, dtype=torch.bfloat16, device="cuda")
+    return Bench(made, plan, layers, q, out)
 
 
 def measured(bench: Bench, kind: str, rows: int, stored: int, new: int) -> dict[str, float]:
     """Microseconds, the spread of repeats, and GB/s or TFLOP/s."""
     times = bench.times()
     us = statistics.median(times)
-    read = rows * (stored + new) * KV_HEADS * HEAD * 2 * 2
+    planes = bench.layers[0].planes.values()
+    read = rows * (stored + new) * sum(plane[0, 0].nbytes for plane in planes)
     pairs = rows * (new * stored + new * (new + 1) / 2)
-    share = (
-        {"GB/s": round(read / us / 1e3)}
-        if kind == "decode"
-        else {"TFLOP/s": round(4 * pairs * Q_HEADS * HEAD / us / 1e6)}
-    )
+    products = 2 * pairs * bench.q.shape[1] * (bench.q.shape[2] + bench.out.shape[2])
+    share = {"GB/s": round(read / us / 1e3)} if kind == "decode" else {"TFLOP/s": round(products / us / 1e6)}
     return {"us": round(us, 1), "spread": round((max(times) - min(times)) / us, 3), **share}
 
 
@@ -138,14 +148,16 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--sweep", action="store_true")
     parser.add_argument("--page", type=int, nargs="*", default=[16, 64])
+    parser.add_argument("--kv-dtype", default="bfloat16")
+    parser.add_argument("--latent", type=int, default=0, metavar="HEADS")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     options = cuda.Options()
     facts = cuda.probe(options)[0]
     platform = cuda.build(PlatformBuild(facts, options))
-    lines = []
+    spec, lines = spec_of(arguments.kv_dtype, arguments.latent), []
     for (kind, rows, stored, new), page in itertools.product(cases(), arguments.page):
-        bench = bench_of(platform, facts, rows, stored, new, page)
+        bench = bench_of(platform, facts, spec, rows, stored, new, page)
         name = f"{kind} {rows} x ({stored} + {new}), page {page}"
         lines.append({"case": name, "tile": "table", **measured(bench, kind, rows, stored, new)})
         print(lines[-1], flush=True)

@@ -18,7 +18,7 @@ from srtkit.spec.capabilities import No, Yes
 from srtkit.spec.facts import DeviceFacts
 
 OF_FACTS = ("attention", "recurrent", "graph_runner")
-OF_OPTIONS = ("prefix_cache", "transport")
+OF_OPTIONS = ("prefix_cache", "kv_store", "transport")
 _OTHERS: dict[str, Callable[[Any, DeviceFacts], object]] = {
     "platform": lambda descriptor, facts: {
         "priority": descriptor.priority,
@@ -26,6 +26,7 @@ _OTHERS: dict[str, Callable[[Any, DeviceFacts], object]] = {
         "unknown": descriptor.assume("no such architecture"),
     },
     "ops": lambda descriptor, facts: {"names": descriptor.names},
+    "routes": lambda descriptor, facts: {},
     "models": lambda descriptor, facts: {"architectures": descriptor.architectures},
     "model_loader": lambda descriptor, facts: {"accepts nothing": descriptor.accepts(Path("/nonexistent/nothing"))},
 }

@@ -15,28 +15,32 @@ KINDS = (
     "attention",
     "recurrent",
     "prefix_cache",
+    "kv_store",
     "graph_runner",
     "model_loader",
     "transport",
     "platform",
     "ops",
     "models",
+    "routes",
 )
 """Kinds the suite certifies."""
 
 SERVED = ("platform", "attention", "prefix_cache", "graph_runner", "model_loader", "transport", "ops", "models")
-"""Kinds that a served model uses. Recurrent is not among them yet: core serves no model with recurrent layers."""
+"""Kinds that the served model uses. Recurrent is not among them: it has no recurrent layers."""
 
 REFERENCES: dict[str, tuple[str, ...]] = {
     "attention": ("torch",),
     "recurrent": ("torch",),
-    "prefix_cache": ("radix", "chunk"),
-    "graph_runner": ("eager", "full"),
+    "prefix_cache": ("radix", "mamba", "hiradix", "chunk"),
+    "kv_store": ("files",),
+    "graph_runner": ("eager", "cuda-full", "cuda-piecewise", "cuda-breakable"),
     "model_loader": ("safetensors", "gguf", "dummy"),
     "transport": ("zmq", "inproc"),
     "platform": ("cpu", "fakedev"),
     "ops": ("cpu",),
     "models": ("models",),
+    "routes": ("admin", "cache"),
     "loading": ("toy",),
     "server": ("attention:torch", "prefix_cache:radix"),
 }
@@ -51,11 +55,12 @@ NOT_PASSED: dict[str, str] = {
 """Checks that no reference passes, and why that is as it should be."""
 
 DEVICES: dict[str, str] = {
-    "graph_runner:full": "fakedev",
+    "graph_runner:cuda-breakable": "fakedev",
+    "graph_runner:cuda-full": "fakedev",
+    "graph_runner:cuda-piecewise": "fakedev",
     "attention:fa3": "cuda",
     "attention:flashinfer": "cuda",
     "attention:triton": "cuda",
-    "graph_runner:cuda-full": "cuda",
     "ops:triton": "cuda",
 }
 """Plugins of this repository that are checked on another device than the CPU."""

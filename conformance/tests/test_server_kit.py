@@ -94,7 +94,7 @@ def test_a_transport_that_says_it_connects_no_processes_is_refused_before_anythi
 
 
 def test_a_graph_runner_that_says_it_captures_nothing_here_is_refused_before_anything_runs(tmp_path: Path) -> None:
-    target = load_target(Subject("graph_runner", "full"), suite_for("graph_runner"), tmp_path)
+    target = load_target(Subject("graph_runner", "cuda-full"), suite_for("graph_runner"), tmp_path)
     outcome = tour(target).judge("tokens")
     assert isinstance(outcome, Refused)
     assert "captures nothing" in outcome.reason
@@ -120,7 +120,7 @@ def test_others_that_refuse_are_passed_over_until_nobody_of_a_kind_is_left(
 
 @pytest.mark.full
 def test_a_graph_runner_is_served_with_an_attention_that_can_be_recorded(tmp_path: Path) -> None:
-    target = load_target(Subject("graph_runner", "full", "fakedev"), suite_for("graph_runner"), tmp_path)
+    target = load_target(Subject("graph_runner", "cuda-full", "fakedev"), suite_for("graph_runner"), tmp_path)
     tokens = tour(replace(target, servers=1)).judge("tokens")
     assert isinstance(tokens, dict)
     assert tokens["replayed"] > 0

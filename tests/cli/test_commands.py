@@ -190,7 +190,7 @@ def test_check_says_fine_or_where_it_is_wrong(site: Site, srt: Srt, file: Path) 
     site.full_set(checkable=True)
     assert (
         srt("config", "check", str(file)).out
-        == f"{file}: fine, 8 plugins on Toy 1; `srt explain` reads the model, too\n"
+        == f"{file}: fine, 9 plugins on Toy 1; `srt explain` reads the model, too\n"
     )
     file.write_text('[model]\nsource = "x"\n[attention.options]\nsise = 1\n')
     done = srt("config", "check", str(file))

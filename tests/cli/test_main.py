@@ -12,8 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
-from srtkit.cli import exits
-from srtkit.cli.main import OWN
+from srtkit.cli.main import DISK_FULL, INTERRUPTED, OWN, PORT_IN_USE, USAGE
 from tests.cli.conftest import Result
 from tests.plugins.toys import Site
 
@@ -63,7 +62,7 @@ def test_help_says_what_commands_of_others_do_by_their_metadata(site: Site, srt:
 
 
 def test_without_arguments_help_is_a_usage_error(srt: Srt) -> None:
-    assert srt().code == exits.USAGE
+    assert srt().code == USAGE
 
 
 def test_version(srt: Srt) -> None:
@@ -74,7 +73,7 @@ def test_an_unknown_command_gets_a_suggestion(site: Site, srt: Srt) -> None:
     command(site, "hello")
     assert srt("sreve").err == 'error: srt: there is no command "sreve", did you mean "serve"?\n'
     assert 'did you mean "hello"?' in srt("helo").err
-    assert srt("helo").code == exits.USAGE
+    assert srt("helo").code == USAGE
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -152,9 +151,9 @@ def test_rule_5_a_command_of_core_cannot_be_taken(site: Site, srt: Srt) -> None:
     [
         ("from srtkit.spec.errors import OutOfMemory; raise OutOfMemory('pool', 'is small', 'add')", 40,
          "error: pool: is small\n  remedy: add\n"),
-        ("raise KeyboardInterrupt", exits.INTERRUPTED, "stopped by Ctrl-C\n"),
-        (f"raise OSError({errno.EADDRINUSE}, 'in use')", exits.PORT_IN_USE, None),
-        (f"raise OSError({errno.ENOSPC}, 'full', '/x')", exits.DISK_FULL, None),
+        ("raise KeyboardInterrupt", INTERRUPTED, "stopped by Ctrl-C\n"),
+        (f"raise OSError({errno.EADDRINUSE}, 'in use')", PORT_IN_USE, None),
+        (f"raise OSError({errno.ENOSPC}, 'full', '/x')", DISK_FULL, None),
     ],
     ids=["SrtError", "Ctrl-C", "port in use", "disk full"],
 )  # fmt: skip
@@ -176,7 +175,7 @@ def test_a_real_port_in_use(site: Site, srt: Srt) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         command(site, "binds", f"import socket; socket.create_server(('127.0.0.1', {taken.getsockname()[1]}))")
         done = srt("binds")
-    assert done.code == exits.PORT_IN_USE
+    assert done.code == PORT_IN_USE
     assert "--set server.port=0" in done.err
 
 

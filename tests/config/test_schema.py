@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from srtkit.config.schema import merged_schema
+from srtkit.config.init import merged_schema
 from srtkit.config.settings import Settings
 
 

@@ -1,4 +1,4 @@
-"""Captured decode steps through the whole engine, with an attention that records and a device that checks."""
+"""Captured steps through the whole engine, with an attention that records and a device that checks."""
 
 from __future__ import annotations
 
@@ -12,48 +12,83 @@ import srtkit_plugin_attention_torch as attention_torch
 from srtkit import Engine
 from srtkit.spec.attention import AttentionCapabilities
 from srtkit.spec.facts import DeviceFacts
+from srtkit.spec.graph_runner import CaptureLevel, GraphRunner
+from srtkit.spec.step_plan import StepKey
 from srtkit_conformance.kits.server.whole_tables import WholeTables
-from srtkit_plugin_graph_full.runner import FullGraphRunner
+from srtkit_plugin_graph_cuda.runner import CapturingRunner
+from srtkit_plugin_graph_eager.runner import EagerRunner
 from tests.live_server import tiny
 
-PROMPTS = [list(range(5, 40)), [1, 2, 3], [7] * 20]
+PROMPTS = [list(range(5, 75)), [1, 2, 3], [7] * 20]
+CAPTURING: tuple[tuple[str, CaptureLevel], ...] = (
+    ("cuda-full", "one_token"),
+    ("cuda-breakable", "any"),
+    ("cuda-piecewise", "never"),
+)
+"""Runners, and what the attention lets them record."""
 
 
-def recordable(monkeypatch: pytest.MonkeyPatch) -> None:
+def recordable(monkeypatch: pytest.MonkeyPatch, level: CaptureLevel) -> None:
     whole = attention_torch.capabilities
 
     def capabilities(facts: DeviceFacts) -> AttentionCapabilities:
-        return replace(whole(facts), capture="one_token", features=frozenset())
+        return replace(whole(facts), capture=level, features=frozenset())
 
     monkeypatch.setattr(attention_torch, "capabilities", capabilities)
-    monkeypatch.setattr(attention_torch, "build", WholeTables)
+    if level != "never":
+        monkeypatch.setattr(attention_torch, "build", WholeTables)
 
 
-@pytest.mark.parametrize("depth", [0, 1])
+def tokens_of(folder: Path, runners: str, depth: int) -> list[Any]:
+    """What a few batches give."""
+    model = folder / "model"
+    if not model.exists():
+        tiny.make_model(model)
+    file = folder / "config.toml"
+    file.write_text(
+        f'[model]\nsource = "{model}"\ndtype = "float32"\nmax_context = 96\n[platform]\nuse = "fakedev"\n'
+        f'[attention]\nuse = "torch"\n[graph_runner]\nuse = {runners}\n[memory]\nkv_gib = 0.03\n'
+        f"[scheduler]\nmax_running = 4\nchunk_tokens = 48\ndepth = {depth}\n"
+    )
+    with Engine.from_config(file) as engine:
+        made = [engine.generate(PROMPTS[:n], temperature=0, max_tokens=6, ignore_eos=True) for n in (3, 1, 2)]
+        return [[one.token_ids for one in each] for each in made]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("captured")
+
+
+@pytest.fixture(scope="module")
+def expected(folder: Path) -> list[Any]:
+    return tokens_of(folder, '["eager"]', 0)
+
+
+@pytest.mark.parametrize("depth", [pytest.param(0, marks=pytest.mark.full), 1])
+@pytest.mark.parametrize(("runner", "level"), CAPTURING)
 def test_captured_steps_give_the_tokens_of_eager_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, depth: int
+    folder: Path, expected: list[Any], monkeypatch: pytest.MonkeyPatch, runner: str, level: CaptureLevel, depth: int
 ) -> None:
-    model = tiny.make_model(tmp_path / "model")
-    file = tmp_path / "config.toml"
-    tokens = []
-    replayed: list[int] = []
-    run = FullGraphRunner.run
+    """Chunks of 48 tokens: prompts come in parts, beside decode steps of others."""
+    ran: dict[type[GraphRunner], list[StepKey]] = {CapturingRunner: [], EagerRunner: []}
 
-    def counting(self: FullGraphRunner, program: Any, key: Any) -> Any:
-        replayed.append(key.rows)
-        return run(self, program, key)
+    def counted(kind: type[GraphRunner]) -> Any:
+        run = kind.run
 
-    monkeypatch.setattr(FullGraphRunner, "run", counting)
-    recordable(monkeypatch)
-    for runners in ('["eager"]', '["full", "eager"]'):
-        file.write_text(
-            f'[model]\nsource = "{model}"\ndtype = "float32"\n[platform]\nuse = "fakedev"\n[attention]\nuse = "torch"\n'
-            f"[graph_runner]\nuse = {runners}\n[scheduler]\nmax_running = 4\ndepth = {depth}\n[memory]\nkv_gib = 0.03\n"
-        )
-        with Engine.from_config(file) as engine:
-            made = [engine.generate(PROMPTS[:n], temperature=0, max_tokens=9, ignore_eos=True) for n in (3, 1, 2)]
-            tokens.append([[one.token_ids for one in each] for each in made])
-        if runners == '["eager"]':
-            assert not replayed
-    assert tokens[0] == tokens[1]
-    assert {1, 2, 4} <= set(replayed), "three rows run as four, one of them padding"
+        def counting(self: GraphRunner, program: Any, key: StepKey) -> Any:
+            ran[kind].append(key)
+            return run(self, program, key)
+
+        return counting
+
+    for kind in ran:
+        monkeypatch.setattr(kind, "run", counted(kind))
+    recordable(monkeypatch, level)
+    assert tokens_of(folder, f'["{runner}", "eager"]', depth) == expected
+    assert {1, 2, 4} <= {key.rows for key in ran[CapturingRunner] if key.q_len}, (
+        "three rows run as four, one is padding"
+    )
+    if level != "one_token":
+        assert {key.tokens for key in ran[CapturingRunner] if not key.q_len} == {48}
+        assert len(ran[EagerRunner]) == 1, "the warm-up"

@@ -95,7 +95,7 @@ def test_the_end_is_the_same_and_all_pages_come_back(running: tuple[Engine, Buil
     made, built = running
     found = [(one.token_ids, one.finish_reason) for (one,) in asyncio.run(together())]
     assert found == [(expected, reason) for *_, expected, reason in asked]
-    pool = built.scheduler.book.pool
+    pool = built.scheduler.book.main.pool
     wait_until(lambda: pool.in_use == pool.retiring == 0)
     made.control("flush_cache")
     assert (pool.free, pool.cached) == (pool.total, 0)

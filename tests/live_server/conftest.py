@@ -24,17 +24,6 @@ def srtkit_attention():
     fine = torch_plugin.srtkit_attention()
     return replace(fine, capabilities=lambda facts: replace(fine.capabilities(facts), page_sizes=(64,)))
 """
-TIERED = """
-from dataclasses import replace
-from srtkit.spec.capabilities import YES
-from srtkit.spec.hookspecs import hookimpl
-import srtkit_plugin_cache_radix as radix
-
-@hookimpl
-def srtkit_prefix_cache():
-    one_tier = radix.srtkit_prefix_cache()
-    return replace(one_tier, capabilities=lambda options: replace(one_tier.capabilities(options), tiers=YES))
-"""
 NEEDY = """
 from dataclasses import replace
 from srtkit.spec.capabilities import Need
@@ -43,7 +32,7 @@ import srtkit_plugin_cache_radix as radix
 
 @hookimpl
 def srtkit_prefix_cache():
-    return replace(radix.srtkit_prefix_cache(), needs=lambda options: (Need("inner", "prefix_cache", "chunk"),))
+    return replace(radix.srtkit_prefix_cache(), needs=lambda options: (Need("inner", "transport", "zmq"),))
 """
 
 Start = Callable[..., AbstractContextManager[LiveServer]]
@@ -72,13 +61,12 @@ def config(model: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """Attention `wrapped`, `unimportable`, `coarse` (pages of 64) and caches `tiered`, `needy`, for child processes."""
+    """Attention `wrapped`, `unimportable`, `coarse` (pages of 64) and a cache `needy`, for child processes."""
     site = Site(tmp_path_factory.mktemp("site"))
     source = Path(tiny.__file__).with_name("wrapped_attention.py").read_text()
     site.plugin("attention", "wrapped", source)
     site.plugin("attention", "unimportable", 'raise RuntimeError("no instrument found")\n')
     site.plugin("attention", "coarse", COARSE)
-    site.plugin("prefix_cache", "tiered", TIERED)
     site.plugin("prefix_cache", "needy", NEEDY)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(site.path), prepend=os.pathsep)

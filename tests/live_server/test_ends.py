@@ -18,8 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from srtkit.cli import exits
-from srtkit.cli.main import main
+from srtkit.cli.main import INTERRUPTED, PORT_IN_USE, main
 from srtkit.parallel.launch import GRACE_SECONDS
 from srtkit.spec.errors import EngineError
 from tests.live import LiveServer
@@ -77,7 +76,7 @@ def test_a_killed_server_takes_its_rank_along(start: Start, folders: Path) -> No
     [
         (signal.SIGTERM, 128 + signal.SIGTERM, GRACE_SECONDS + 5),
         (signal.SIGHUP, 128 + signal.SIGTERM, GRACE_SECONDS + 5),
-        (signal.SIGINT, exits.INTERRUPTED, 5),
+        (signal.SIGINT, INTERRUPTED, 5),
     ],
     ids=["SIGTERM", "SIGHUP", "Ctrl-C"],
 )
@@ -106,7 +105,7 @@ def test_a_signal_ends_it_in_order_and_open_requests_with_it(
     [
         (signal.SIGTERM, 128 + signal.SIGTERM, r"\S+ \S+ INFO stopping on SIGTERM during the start\n"),
         (signal.SIGHUP, 128 + signal.SIGTERM, r"\S+ \S+ INFO stopping on SIGHUP during the start\n"),
-        (signal.SIGINT, exits.INTERRUPTED, "stopped by Ctrl-C\n"),
+        (signal.SIGINT, INTERRUPTED, "stopped by Ctrl-C\n"),
     ],
     ids=["SIGTERM", "SIGHUP", "Ctrl-C"],
 )
@@ -160,6 +159,6 @@ def test_a_taken_port_is_noticed_before_weights_are_read(
 ) -> None:
     port, children = server.base_url.rpartition(":")[2], psutil.Process().children()
     code = main(["serve", "--config", str(config), "--set", f"server.port={port}"])
-    assert code == exits.PORT_IN_USE
+    assert code == PORT_IN_USE
     assert f"error: server.port: port {port} on 127.0.0.1 is in use" in capsys.readouterr().err
     assert psutil.Process().children() == children  # no rank was started

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from srtkit import Engine
-from srtkit.serve.errors import RequestError
-from srtkit.spec.errors import ConfigError, EngineError, LoaderError, PluginBroken
+from srtkit.spec.errors import ConfigError, EngineError, LoaderError, PluginBroken, RequestError
 from tests.live_server import tiny
 from tests.plugins.toys import Site
 

@@ -30,6 +30,15 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+GEMMA = {"head_dim": 24, "sliding_window": 20, "query_pre_attn_scalar": 24}
+BAMBA = {
+    "attn_layer_indices": [1],
+    "mamba_n_heads": 8,
+    "mamba_d_head": 16,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 16,
+    "mamba_chunk_size": 16,
+}
 MIXED = ["full_attention", "sliding_attention", "full_attention"]
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {}),
@@ -39,23 +48,32 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2": ("Qwen2", {}),
     "qwen3": ("Qwen3", {"head_dim": 24, "tie_word_embeddings": True}),
     "qwen3-windows": ("Qwen3", {"use_sliding_window": True, "sliding_window": 20, "layer_types": MIXED}),
+    "gemma2": ("Gemma2", GEMMA | {"attn_logit_softcapping": 8.0}),  # windows in a component of their own
+    "gemma3": ("Gemma3", GEMMA | {"layer_types": MIXED}),
+    "gemma3-near": ("Gemma3", GEMMA | {"layer_types": MIXED[1:2] * 3}),  # no component "full"
+    "bamba": ("Bamba", BAMBA),
+    "bamba-pure": ("Bamba", BAMBA | {"attn_layer_indices": None}),  # nothing but states
 }
+FULL_ONLY = frozenset({"gemma2", "gemma3-near", "bamba-pure"})
+CONFIGS = {"Gemma3": "Gemma3Text"}
+"""Families whose config class in transformers has another name."""
 LENGTHS = (1, 9, 40, 100)
 NEW_TOKENS = 32
 MIN_GAP = 1e-4
 """Of the two largest logits, or the reference's choice is luck: take another seed then."""
 
-ENGINES = (("radix", "24"), ("chunk", "2048"))
-"""Prefix cache, and prompt tokens in a step."""
+ENGINES = (("shared", "24"), ("chunk", "2048"))
+"""Prefix cache, and prompt tokens in a step. "shared" is radix, or mamba for models with recurrent layers."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """A model's folder, prompts, and how transformers continues them."""
+    """A model's folder, prompts, how transformers continues them, and whether it has recurrent layers."""
 
     folder: Path
     prompts: list[list[int]]
     tokens: list[list[int]]
+    recurrent: bool
 
 
 @pytest.fixture(scope="module")
@@ -67,20 +85,27 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=pytest.mark.full) if name in FULL_ONLY else name for name in FAMILIES],
+)
 def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Family:
     """Make and save the model."""
     name, changes = FAMILIES[request.param]
     torch.manual_seed(3)
-    config = getattr(transformers, f"{name}Config")(**{**SIZES, **changes}, initializer_range=0.3)
+    made_by = getattr(transformers, f"{CONFIGS.get(name, name)}Config")
+    config = made_by(**{**SIZES, **changes}, initializer_range=0.3, attn_implementation="eager")
     model = getattr(transformers, f"{name}ForCausalLM")(config).eval()
+    if model.get_input_embeddings().padding_idx is not None:
+        torch.nn.init.normal_(model.get_input_embeddings().weight, std=0.3)  # of zeros nothing but zeros would come
     folder = tmp_path_factory.mktemp(request.param)
     model.save_pretrained(folder)
     prompts = [torch.randint(0, SIZES["vocab_size"], (n,)).tolist() for n in LENGTHS]
-    return Family(folder, prompts, [continuation(model, prompt) for prompt in prompts])
+    use_cache = request.param != "bamba-pure"  # that of transformers wants a layer with attention
+    return Family(folder, prompts, [continuation(model, prompt, use_cache) for prompt in prompts], name == "Bamba")
 
 
-def continuation(model: Any, prompt: list[int]) -> list[int]:
+def continuation(model: Any, prompt: list[int], use_cache: bool) -> list[int]:
     model.generation_config.eos_token_id = None
     generated = model.generate(
         torch.tensor([prompt]),
@@ -89,6 +114,7 @@ def continuation(model: Any, prompt: list[int]) -> list[int]:
         max_new_tokens=NEW_TOKENS,
         pad_token_id=0,
         output_logits=True,
+        use_cache=use_cache,
         return_dict_in_generate=True,
     )
     first, second = torch.cat(generated.logits).topk(2).values.unbind(-1)
@@ -101,12 +127,15 @@ def continuation(model: Any, prompt: list[int]) -> list[int]:
 def engine(request: pytest.FixtureRequest, family: Family, tmp_path: Path) -> Iterator[Engine]:
     """Serves the family in float32."""
     cache, chunk = request.param
+    if cache == "shared":
+        cache = "mamba" if family.recurrent else "radix"
     config = tmp_path / "tiny.toml"
     config.write_text(
         f'model = {{ source = "{family.folder}", dtype = "float32" }}\n'
         f'platform = {{ use = "cpu", options.threads = 1 }}\n'
         f'prefix_cache.use = "{cache}"\n'
-        f"scheduler.chunk_tokens = {chunk}\n"
+        + 'recurrent.use = "torch"\n' * family.recurrent
+        + f"scheduler.chunk_tokens = {chunk}\n"
     )
     with Engine.from_config(config) as engine:
         yield engine

@@ -9,8 +9,7 @@ import msgspec
 import pytest
 
 from srtkit.config.settings import load_settings
-from srtkit.plugins.loaded import load_wiring
-from srtkit.plugins.plan import WiredPlugin, WiringPlan
+from srtkit.plugins.loaded import WiredPlugin, WiringPlan, load_wiring
 from srtkit.plugins.registry import Offer, discover
 from srtkit.plugins.wiring import wire
 from srtkit.spec.errors import PluginBroken, PluginIncompatible, PluginNotFound
@@ -48,7 +47,7 @@ def test_a_spawned_child_loads_the_plan_without_discovering(site: Site, plan: Wi
     code = """
         import importlib.metadata, json, msgspec, sys
         from srtkit.plugins.loaded import load_wiring
-        from srtkit.plugins.plan import WiringPlan
+        from srtkit.plugins.loaded import WiringPlan
         importlib.metadata.distributions = None  # discovery would fail
         plan = msgspec.json.decode(sys.argv[1], type=WiringPlan)
         loaded = load_wiring(plan)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from srtkit.config.settings import Settings, load_settings
-from srtkit.plugins.plan import WiredPlugin, WiringPlan
+from srtkit.plugins.loaded import WiredPlugin, WiringPlan
 from srtkit.plugins.registry import discover
-from srtkit.plugins.trace import Trace
 from srtkit.plugins.wiring import wire
 from srtkit.spec.errors import ConfigError, DeviceAbsent, PluginBroken, PluginError, PluginNotFound
 from tests.plugins.toys import Site
@@ -52,6 +52,7 @@ def test_without_names_platform_and_table_choose_and_the_platform_stands_first(f
         "model_loader:gguf",
         "transport:zmq",
         "models:models",
+        "routes:admin",
     ]
 
 
@@ -96,13 +97,20 @@ def test_an_empty_list_chooses_nothing(full: Site) -> None:
 
 def test_attention_is_chosen_per_role(full: Site) -> None:
     full.plugin("attention", "mine")
-    plan = plan_of(full, "attention.use=mine", "attention.decode=torch", "attention.shadow=torch")
-    assert [(p.offer.name, p.role) for p in of(plan, "attention")] == [
-        ("mine", "use"),
-        ("torch", "decode"),
-        ("torch", "shadow"),
-    ]
-    assert {"attention:mine", "attention:torch@decode", "attention:torch@shadow"} <= set(ids(plan))
+    plan = plan_of(full, "attention.use=mine", "attention.decode=torch")
+    assert [(p.offer.name, p.role) for p in of(plan, "attention")] == [("mine", "use"), ("torch", "decode")]
+    assert {"attention:mine", "attention:torch@decode"} <= set(ids(plan))
+
+
+def test_the_shadow_is_a_plugin_that_needs_the_one_that_the_file_names(full: Site) -> None:
+    needs = 'PARTS["needs"] = lambda options: [Need("reference", "attention", options.against)]'
+    options = "class Options(Options):\n    against: str\n    watch: str = 'x'\n    every: int = 1"
+    full.plugin("attention", "shadow", extra=f"{options}\nPARTS['options'] = Options\n{needs}")
+    plan = plan_of(full, "attention.use=torch", "attention.shadow=torch", "attention.options.shadow.every=3")
+    shadow = of(plan, "attention")[-1]
+    assert (shadow.part, shadow.role) == ("attention:shadow", "shadow")
+    assert {"against": "torch", "watch": "", "every": 3}.items() <= shadow.options.items()
+    assert "attention:shadow@shadow/attention:torch@reference" in ids(plan)
 
 
 def test_a_distribution_disambiguates_in_the_file(full: Site) -> None:
@@ -135,6 +143,7 @@ def test_rule_3_nothing_that_is_not_named_is_imported(full: Site) -> None:
         "toy_models_models",
         "toy_platform_cpu",
         "toy_prefix_cache_radix",
+        "toy_routes_admin",
         "toy_transport_zmq",
     ]
 
@@ -341,13 +350,15 @@ def test_a_missing_need_names_what_is_missing(full: Site) -> None:
 # --- the trace
 
 
-def test_the_trace_tells_who_chose_each_kind(full: Site) -> None:
-    trace: Trace = []
-    plan_of(full, "transport.use=zmq", trace=trace)
-    chosen = {event.part: event.detail for event in trace if event.action == "choose"}
-    assert chosen["transport"] == "zmq (by file)"
-    assert chosen["attention"] == "torch (by platform)"
-    assert chosen["prefix_cache"] == "radix (by default)"
-    assert chosen["ops"] == "none (by default)"
-    assert next(event.part for event in trace if event.action == "load") == "platform:cpu"
-    assert "1 x Toy 1 (toy1)" in {event.detail for event in trace if event.action == "probe"}
+def test_the_trace_tells_who_chose_each_kind(full: Site, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "srtkit.plugins"):
+        plan_of(full, "transport.use=zmq")
+    assert caplog.messages[0].startswith("load platform:cpu: toy-platform-cpu 1.0, entry point")
+    for decision in (
+        "probe platform:cpu: 1 x Toy 1 (toy1)",
+        "choose transport: zmq (by file)",
+        "choose attention: torch (by platform)",
+        "choose prefix_cache: radix (by default)",
+        "choose ops: none (by default)",
+    ):
+        assert decision in caplog.messages

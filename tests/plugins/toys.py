@@ -16,11 +16,13 @@ DESCRIPTOR = {
     "attention": "AttentionDescriptor",
     "recurrent": "RecurrentDescriptor",
     "prefix_cache": "PrefixCacheDescriptor",
+    "kv_store": "KVStoreDescriptor",
     "graph_runner": "GraphRunnerDescriptor",
     "model_loader": "ModelLoaderDescriptor",
     "transport": "TransportDescriptor",
     "ops": "OpsDescriptor",
     "models": "ModelsDescriptor",
+    "routes": "RoutesDescriptor",
 }
 
 LIGHT_MODULE = """
@@ -131,6 +133,7 @@ class Site:
             ("model_loader", "gguf"),
             ("transport", "zmq"),
             ("models", "models"),
+            ("routes", "admin"),
         ):
             self.plugin(kind, name, extra=answers(kind) if checkable else "")
 

@@ -4,23 +4,36 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from srtkit.scheduler.scheduler import Scheduler, SchedulerLimits
-from srtkit.spec.kv import FULL
+from srtkit.scheduler.limits import SchedulerLimits
+from srtkit.scheduler.scheduler import Scheduler
+from srtkit.spec.capabilities import NoOptions
+from srtkit.spec.kv import FULL, STATE, Component
 from srtkit.spec.messages import Abort, Deltas, Sampling, Submit, ints
-from srtkit.spec.prefix_cache import PrefixCacheBuild
+from srtkit.spec.prefix_cache import PrefixCache, PrefixCacheBuild
 from srtkit.spec.step_plan import ADMIT, Column
 from srtkit_plugin_cache_chunk import srtkit_prefix_cache as chunk_cache
 from srtkit_plugin_cache_radix import srtkit_prefix_cache as radix_cache
+from tests.scheduler.any_cache import AnyCache
 from tests.scheduler.invariants import check
 from tests.scheduler.simulated_device import VOCAB, SimulatedDevice, expected, mix
 
-CACHES = {"radix": radix_cache, "chunk": chunk_cache}
+WINDOW, WIDE = Component("window", reach="window", window=6), Component("wide", reach="window", window=17)
+MODELS = ((FULL,), (FULL, WINDOW), (STATE, FULL), (WINDOW,), (STATE,), (WIDE, FULL, STATE, WINDOW))
+
+
+def new_cache(name: str, page_size: int, components: tuple[Component, ...]) -> PrefixCache:
+    """An empty cache of the repository, or the one of these tests."""
+    if name == "any":
+        return AnyCache(PrefixCacheBuild(page_size, components, NoOptions()))
+    descriptor = {"radix": radix_cache, "chunk": chunk_cache}[name]()
+    return descriptor.build(PrefixCacheBuild(page_size, components, descriptor.options()))
 
 
 @dataclass
@@ -37,15 +50,10 @@ class Bench:
     """Scheduler, cache and simulated device in the engine's loop, with the invariants checked after every step."""
 
     def __init__(self, limits: SchedulerLimits, cache: str, depth: int) -> None:
-        descriptor = CACHES[cache]()
-        options = descriptor.options()
-        built = descriptor.build(PrefixCacheBuild(limits.page_size, (FULL,), options))
-        self.cache = built
+        built = self.cache = new_cache(cache, limits.page_size, tuple(limits.pools))
         self.limits = limits
         self.scheduler = Scheduler(limits, built, fit=lambda wanted: wanted)
-        self.device = SimulatedDevice(
-            limits.max_running, limits.pages, limits.page_size, -(-limits.max_context // limits.page_size)
-        )
+        self.device = SimulatedDevice(limits)
         self.depth = depth
         self.in_flight: deque = deque()
         self.clients: dict[int, Client] = {}
@@ -58,20 +66,21 @@ class Bench:
         """Only committed tokens may enter the cache, and only under their own ids."""
 
         def checked(lease, key, pages, upto):  # type: ignore[no-untyped-def]
-            table = pages["full"]
-            owners = [slot for slot, n in self.committed.items() if np.array_equal(self.row(slot, len(table)), table)]
-            assert any(upto <= self.committed[slot] for slot in owners), "uncommitted tokens enter the cache"
-            prefix = 0
-            for position, token in enumerate(key.ids[:upto].tolist()):
-                prefix = mix(prefix, token)
-                page = table[position // self.limits.page_size]
-                assert self.device.kv[page][position % self.limits.page_size] == prefix, "a page is not its key"
+            slots = [slot for slot, one in self.scheduler.running.items() if one.lease is lease]
+            assert upto <= self.committed[slots[0]], "uncommitted tokens enter the cache"
+            prefixes = list(accumulate(key.ids[:upto].tolist(), mix, initial=0))[1:]
+            for number, component in enumerate(self.limits.pools):
+                kv, table, size = self.device.kv[number], pages[component.name], self.limits.page_size
+                if component.kind == "slot":
+                    assert [kv[page] for page in table] == [prefixes[-1:]] * len(table), "a snapshot is not its key's"
+                    continue
+                assert table[component.first_page(upto // size * size, size) : upto // size].all(), "a hole in a window"
+                for position in range(len(table[: upto // size]) * size):
+                    if page := table[position // size]:
+                        assert kv[page][position % size][0] == prefixes[position], "a page is not its key's"
             return insert(lease, key, pages, upto)
 
         return checked
-
-    def row(self, slot: int, n: int) -> np.ndarray:
-        return self.scheduler.columns.page_table[slot, :n]
 
     def submit(self, prompt: list[int], sampling: Sampling, namespace: bytes = b"", priority: int = 0) -> int:
         rid = len(self.clients) + 1
@@ -135,27 +144,35 @@ class Bench:
                 assert client.got == client.want
             else:
                 assert client.ended == "error"
-        pool = self.scheduler.book.pool
-        assert pool.in_use == pool.retiring == 0
+        pools = [part.pool for part in self.scheduler.book.parts]
+        assert all(pool.in_use == pool.retiring == 0 for pool in pools)
         assert not self.scheduler.has_work
         assert self.scheduler.columns.free_slots == self.limits.max_running
-        self.scheduler.book.flush()
-        assert pool.free == pool.total
+        self.scheduler.book.room.flush()
+        assert all(pool.free == pool.total for pool in pools)
 
 
 @st.composite
 def scenarios(draw: st.DrawFn) -> tuple[SchedulerLimits, str, int, list[tuple]]:
     page_size = draw(st.sampled_from([1, 2, 4, 16]))
     max_context = draw(st.integers(8, 80))
-    least = -(-max_context // page_size)
+    max_running, chunk = draw(st.integers(1, 8)), draw(st.integers(1, 60))
+    components = draw(st.sampled_from(MODELS))
+    caches = ("any", "chunk") if components != (FULL,) else ("any", "chunk", "radix")
+
+    def pages_of(component: Component) -> int:
+        least = component.pages_held(max_context, chunk, page_size)
+        return least + draw(st.integers(component.kind == "slot", 3 * least))
+
     limits = SchedulerLimits(
-        max_running=draw(st.integers(1, 8)),
-        chunk_tokens=draw(st.integers(1, 60)),
+        max_running=max_running,
+        chunk_tokens=chunk,
         max_context=max_context,
         page_size=page_size,
-        pages=least + draw(st.integers(0, 3 * least)),
+        pools={one: pages_of(one) for one in components},
         policy=draw(st.sampled_from(["fcfs", "priority"])),
         shares=draw(st.booleans()),
+        inner_snapshots=draw(st.booleans()),
     )
     stems = [draw(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=max_context - 2)) for _ in range(3)]
     events = []
@@ -178,7 +195,7 @@ def scenarios(draw: st.DrawFn) -> tuple[SchedulerLimits, str, int, list[tuple]]:
             events.append((kind, draw(st.integers(1, 12))))
         else:
             events.append((kind, draw(st.integers(0, 10**6))))
-    return limits, draw(st.sampled_from(sorted(CACHES))), draw(st.integers(0, 2)), events
+    return limits, draw(st.sampled_from(caches)), draw(st.integers(0, 2)), events
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
@@ -195,17 +212,17 @@ def test_any_traffic(scenario: tuple[SchedulerLimits, str, int, list[tuple]]) ->
         elif kind == "abort" and bench.clients:
             bench.abort(1 + args[0] % len(bench.clients))
         elif kind == "flush":
-            bench.scheduler.book.flush()
+            bench.scheduler.book.room.flush()
             check(bench.scheduler)
     bench.drain()
     bench.verify()
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2])
-@pytest.mark.parametrize("cache", sorted(CACHES))
+@pytest.mark.parametrize("cache", ["radix", "chunk"])
 def test_long_run_under_pressure(cache: str, depth: int) -> None:
     """A pool for two and a half sequences, eight running: retraction all the time, over a thousand steps."""
-    limits = SchedulerLimits(8, 32, 64, 4, 40)
+    limits = SchedulerLimits(8, 32, 64, 4, {FULL: 40})
     bench = Bench(limits, cache, depth)
     rng = np.random.default_rng(depth)
     stems = [rng.integers(0, VOCAB, 30).tolist() for _ in range(4)]
@@ -223,7 +240,7 @@ def test_long_run_under_pressure(cache: str, depth: int) -> None:
 
 
 def test_order_of_arrival_is_order_of_start() -> None:
-    limits = SchedulerLimits(2, 8, 32, 4, 64, shares=False)
+    limits = SchedulerLimits(2, 8, 32, 4, {FULL: 64}, shares=False)
     bench = Bench(limits, "chunk", 0)
     rids = [bench.submit([i + 1] * 5, Sampling(temperature=0.0, max_tokens=4)) for i in range(6)]
     started: list[int] = []
@@ -234,7 +251,7 @@ def test_order_of_arrival_is_order_of_start() -> None:
 
 
 def test_a_shared_prefix_is_computed_once() -> None:
-    limits = SchedulerLimits(16, 256, 128, 4, 400)
+    limits = SchedulerLimits(16, 256, 128, 4, {FULL: 400})
     bench = Bench(limits, "radix", 0)
     stem = list(range(40))
     for i in range(8):
@@ -248,7 +265,7 @@ def test_a_shared_prefix_is_computed_once() -> None:
 
 def test_a_slot_that_ends_before_any_step_is_admitted_once() -> None:
     """A is aborted in flight; B gets a slot and no pages, is aborted too, and C gets B's slot before any step."""
-    bench = Bench(SchedulerLimits(4, 64, 32, 4, 8), "radix", 1)
+    bench = Bench(SchedulerLimits(4, 64, 32, 4, {FULL: 8}), "radix", 1)
     scheduler = bench.scheduler
     first = bench.submit(list(range(31)), Sampling(temperature=0.0, max_tokens=1))
     bench.turn()
@@ -267,7 +284,7 @@ def test_a_slot_that_ends_before_any_step_is_admitted_once() -> None:
 @pytest.mark.parametrize("depth", [0, 1])
 def test_copies_of_cached_pages_do_not_stop_the_last_sequence(depth: int) -> None:
     """A prompt of whole pages that is cached recomputes its last page: then it holds two pages of the pool for one."""
-    bench = Bench(SchedulerLimits(2, 64, 64, 4, 16), "radix", depth)
+    bench = Bench(SchedulerLimits(2, 64, 64, 4, {FULL: 16}), "radix", depth)
     for max_tokens in (1, 100):
         bench.submit(list(range(16)), Sampling(temperature=0.0, max_tokens=max_tokens))
         bench.drain()
@@ -276,7 +293,7 @@ def test_copies_of_cached_pages_do_not_stop_the_last_sequence(depth: int) -> Non
 
 
 def test_too_long_prompts_are_answered() -> None:
-    bench = Bench(SchedulerLimits(1, 8, 16, 4, 8), "chunk", 0)
+    bench = Bench(SchedulerLimits(1, 8, 16, 4, {FULL: 8}), "chunk", 0)
     for _ in range(2):
         bench.submit([1, 2, 3], Sampling(temperature=0.0, max_tokens=2))
     bench.submit(list(range(16)), Sampling(temperature=0.0, max_tokens=2))

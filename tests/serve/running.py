@@ -6,7 +6,7 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,9 +16,11 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
 from srtkit.config.settings import ServerSection
+from srtkit.plugins.loaded import LoadedPlugin, WiredPlugin
+from srtkit.plugins.loading import load
+from srtkit.plugins.registry import discover
 from srtkit.serve.app import create_app
-from srtkit.serve.frontend import Frontend
-from srtkit.serve.prompts import ServedModel
+from srtkit.serve.prompts import ServedModel, sampling_defaults
 from srtkit.serve.service import Service, start_pump
 from srtkit.spec.tokenizer import TokenizerData
 from srtkit.text.chat import ChatTemplate
@@ -72,20 +74,25 @@ def byte_tokenizer() -> Tokenizer:
     return Tokenizer(TokenizerData(backend.to_str, bos="<|bos|>", eos=("<|eos|>",)))
 
 
-def served_model(tokenizer: Tokenizer, **changes: Any) -> ServedModel:
+def served_model(tokenizer: Tokenizer, generation: Mapping[str, Any] = {}) -> ServedModel:
     """A model whose texts end with either of two ids."""
-    facts: dict[str, Any] = {
-        "name": "toy",
-        "aliases": ("default", "package:toys/toy.gguf"),
-        "max_context": MAX_CONTEXT,
-        "tokenizer": tokenizer,
-        "chat": ChatTemplate(TEMPLATE, tokenizer.bos_token, tokenizer.eos_token),
-        "generation": {},
-        "eos_ids": (257, 259),
-        "vocab_size": 264,  # more rows in the LM head than tokens
-        "created": 1_700_000_000,
-    }
-    return ServedModel(**(facts | changes))
+    return ServedModel(
+        name="toy",
+        aliases=("default", "package:toys/toy.gguf"),
+        max_context=MAX_CONTEXT,
+        tokenizer=tokenizer,
+        chat=ChatTemplate(TEMPLATE, tokenizer.bos_token, tokenizer.eos_token),
+        defaults=sampling_defaults(generation, (257, 259)),
+        vocab_size=264,  # more rows in the LM head than tokens
+        created=1_700_000_000,
+    )
+
+
+def plugin(kind: str, name: str) -> LoadedPlugin:
+    """An installed plugin, with its defaults."""
+    offer = discover().find(kind, name)
+    descriptor = load(offer)
+    return LoadedPlugin(WiredPlugin(offer, descriptor.contract, {}), descriptor, descriptor.options())
 
 
 @contextmanager
@@ -95,16 +102,17 @@ def serving(
     pace: float = 0.0,
     max_rows: int = 64,
     degraded: tuple[str, ...] = (),
-    model: dict[str, Any] | None = None,
+    generation: Mapping[str, Any] = {},
     **settings: Any,
 ) -> Iterator[Running]:
     """Start a server; leaving the block stops it."""
     tokenizer = byte_tokenizer()
     engine = EngineDouble(tokenizer.encode(STORY, add_special=False), 257, pace, max_rows)
-    frontend = Frontend(engine.requests, tokenizer, max_waiting)
-    served = served_model(tokenizer, **(model or {}))
-    service = Service(frontend, served, {"wiring": "toys"}, ServerSection(**settings), degraded)
-    config = uvicorn.Config(create_app(service), log_level="error", lifespan="off", timeout_graceful_shutdown=1)
+    served = served_model(tokenizer, generation)
+    info = {"wiring": "toys", "model": served.card()}
+    service = Service(engine.requests, served, info, ServerSection(**settings), degraded, max_waiting)
+    app = create_app(service, [plugin("routes", "admin")])
+    config = uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]

@@ -134,7 +134,7 @@ def test_limits_of_length(http: httpx.Client, double: Running) -> None:
 
 def test_defaults_of_the_model(double: Running) -> None:
     generation = {"temperature": 0.6, "top_p": 0.8, "top_k": 20, "eos_token_id": [257, 259]}
-    with serving(model={"generation": generation}) as running:
+    with serving(generation=generation) as running:
         url = f"{running.target.base_url}/v1/completions"
         httpx.post(url, json={"prompt": "Hi", "max_tokens": 1})
         httpx.post(url, json={"prompt": "Hi", "max_tokens": 1, "temperature": 0, "top_k": -1})
@@ -144,7 +144,7 @@ def test_defaults_of_the_model(double: Running) -> None:
 
 
 def test_greedy_by_default_when_the_model_says_so() -> None:
-    with serving(model={"generation": {"do_sample": False}}) as running:
+    with serving(generation={"do_sample": False}) as running:
         answer = httpx.post(f"{running.target.base_url}/v1/completions", json={"prompt": "Hi", "max_tokens": 4})
     assert answer.json()["choices"][0]["text"] == STORY[:4]
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from srtkit.serve.errors import RequestError
-from srtkit.serve.prompts import build_prompts, off_loop, token_lists
+from srtkit.serve.prompts import build_prompts, off_loop, sampling_defaults, token_lists
 from srtkit.serve.requests import GenerationFields
+from srtkit.spec.errors import RequestError
 from srtkit.spec.messages import Sampling
 from tests.serve.running import MAX_CONTEXT, byte_tokenizer, served_model
 
@@ -18,8 +20,9 @@ MODEL = served_model(byte_tokenizer())
 BARE = replace(MODEL, tokenizer=None)
 
 
-def sampling(fields: GenerationFields, **changes: object) -> Sampling:
-    (prompt,) = build_prompts([1, 2], fields, served_model(MODEL.tokenizer, **changes), 16, None)
+def sampling(fields: GenerationFields, generation: Mapping[str, Any] = {}) -> Sampling:
+    model = replace(MODEL, defaults=sampling_defaults(generation, (257, 259)))
+    (prompt,) = build_prompts([1, 2], fields, model, 16, None)
     return prompt.sampling
 
 
@@ -36,7 +39,7 @@ def test_nulls_and_other_keys_of_the_model_are_no_defaults() -> None:
 
 def test_a_penalty_of_the_model_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        served_model(MODEL.tokenizer, generation={"repetition_penalty": 1.05})
+        sampling_defaults({"repetition_penalty": 1.05}, ())
     assert "repetition_penalty" in caplog.text
 
 

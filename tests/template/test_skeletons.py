@@ -50,7 +50,7 @@ def test_all_are_found_and_load_without_torch(made: Made) -> None:
     for kind in KINDS:
         short = CONTRACTS[kind].short
         assert answer["found"][kind] == [
-            f"srtkit-plugin-{short}-odd-name",
+            f"srtkit-plugin-{short.replace('_', '-')}-odd-name",
             f"srtkit_plugin_{short}_odd_name",
             CONTRACTS[kind].version,
             f"srtkit.spec.{kind}",

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from srtkit.spec.errors import LoaderError, Unsupported
-from srtkit.text.chat import ChatError, ChatTemplate
+from srtkit.spec.errors import LoaderError, RequestError, Unsupported
+from srtkit.text.chat import ChatTemplate
 
 PLAIN = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}[go]{% endif %}"
 PARTS = "{% for m in messages %}{% for p in m.content if p.type == 'text' %}<{{ p.text }}>{% endfor %}{% endfor %}"
@@ -41,7 +41,7 @@ def test_content_comes_in_the_form_that_the_template_reads(template: str, one_te
 
 @pytest.mark.parametrize("part", [{"type": "image_url", "image_url": {}}, {"type": "text"}, {}])
 def test_parts_without_text_are_refused(part: object) -> None:
-    with pytest.raises(ChatError, match="content part"):
+    with pytest.raises(RequestError, match="content part"):
         render(PLAIN, [{"role": "user", "content": [part]}])
 
 
@@ -69,7 +69,7 @@ def test_templates_have_the_tools_that_models_expect() -> None:
     ],
 )
 def test_what_a_template_refuses_reaches_the_client(template: str, cause: str) -> None:
-    with pytest.raises(ChatError, match=cause) as caught:
+    with pytest.raises(RequestError, match=cause) as caught:
         render(template)
     assert "/v1/completions" in caught.value.remedy
 

@@ -10,7 +10,7 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from srtkit.spec.errors import Unsupported
 from srtkit.spec.tokenizer import TokenizerData
-from srtkit.text.detokenizer import IncrementalDetokenizer
+from srtkit.text.stream import IncrementalDetokenizer
 from srtkit.text.tokenizer import Tokenizer
 
 QUICK = settings(max_examples=400, deadline=None, derandomize=True)

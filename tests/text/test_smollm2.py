@@ -12,7 +12,7 @@ from tokenizers import pre_tokenizers
 
 from srtkit.spec.tokenizer import TokenizerData
 from srtkit.text.chat import ChatTemplate
-from srtkit.text.detokenizer import IncrementalDetokenizer
+from srtkit.text.stream import IncrementalDetokenizer
 from srtkit.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.model

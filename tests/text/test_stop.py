@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from srtkit.text.stop import StopMatcher
+from srtkit.text.stream import StopMatcher
 
 WORDS = st.text(alphabet="abé", min_size=1, max_size=5)
 

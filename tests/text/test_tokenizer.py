@@ -109,7 +109,7 @@ def test_decoding_with_byte_tokens_is_that_of_the_library(
 
 def test_the_text_stage_imports_no_model_library() -> None:
     code = (
-        "import sys, srtkit.text.chat, srtkit.text.detokenizer, srtkit.text.stop, srtkit.text.tokenizer; "
+        "import sys, srtkit.text.chat, srtkit.text.stream, srtkit.text.stream, srtkit.text.tokenizer; "
         "print({'torch', 'transformers', 'sentencepiece', 'gguf'} & sys.modules.keys())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

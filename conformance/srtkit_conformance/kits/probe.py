@@ -29,9 +29,8 @@ import pluggy
 from pydantic import BaseModel, ValidationError
 
 from srtkit.plugins.guard import guard
-from srtkit.plugins.loaded import load_wiring
+from srtkit.plugins.loaded import WiredPlugin, WiringPlan, load_wiring
 from srtkit.plugins.loading import load
-from srtkit.plugins.plan import WiredPlugin, WiringPlan
 from srtkit.plugins.registry import Offer, discover
 from srtkit.spec import hookspecs
 from srtkit.spec.errors import SrtError

@@ -29,19 +29,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def _check(arguments: argparse.Namespace) -> int:
     from srtkit.config.prepare import checked_wiring
-    from srtkit.config.resolve import unused
     from srtkit.config.source import resolve_source
 
     settings = read_settings(arguments)
-    plan, facts, _, loaded = checked_wiring(settings, arguments.assume, serving=True)
+    plan, facts, *_ = checked_wiring(settings, arguments.assume, serving=True)
     resolve_source(settings.model.source, online=False)
     print(f"{arguments.config}: fine, {len(plan.plugins)} plugins on {facts.name}; `srt explain` reads the model, too")
-    print("".join(f"note: {sentence}\n" for sentence in unused(loaded)), end="")
     return 0
 
 
 def _schema(arguments: argparse.Namespace) -> int:
-    from srtkit.config.schema import merged_schema
+    from srtkit.config.init import merged_schema
     from srtkit.config.settings import load_settings
     from srtkit.plugins.catalogue import OFFICIAL
     from srtkit.plugins.loading import load

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from srtkit.cli.common import table
 from srtkit.plugins.catalogue import CPU_SET
 from srtkit.plugins.registry import Registry, discover
-from srtkit.spec.errors import SrtError
+from srtkit.spec.errors import PluginBroken, SrtError
 
 LIBRARIES = ("srtkit-core", "torch", "pluggy", "stevedore", "pydantic", "huggingface_hub")
 OPEN_FILES = 1024
@@ -77,12 +77,9 @@ def _plugins(registry: Registry) -> Iterator[Finding]:
     yield from (Finding("warn", "metadata", fault) for fault in registry.faults)
     for kind, name in dict.fromkeys((offer.kind, offer.name) for offer in registry.offers):
         try:
-            registry.find(kind, name)
-        except SrtError as error:
+            load(registry.find(kind, name))
+            yield Finding("ok", f"{kind}:{name}", "loads")
+        except PluginBroken as error:
+            yield Finding("fail", error.part, error.cause.splitlines()[0])
+        except SrtError as error:  # not broken: nobody may want it as things are
             yield Finding("warn", error.part, f"{error.cause}; {error.remedy}")
-    for offer in (offer for offer in registry.offers if offer.speaks_ours):
-        try:
-            load(offer)
-            yield Finding("ok", offer.part, "loads")
-        except SrtError as error:
-            yield Finding("fail", offer.part, error.cause.splitlines()[0])

@@ -15,7 +15,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the explanation of what `srt serve` would do; what that refuses before weights is refused here."""
     from srtkit.config.prepare import explain, prepare
-    from srtkit.serve.model import serve_model
+    from srtkit.serve.prompts import serve_model
 
     run = prepare(read_settings(arguments), assume=arguments.assume, serving=True)
     serve_model(run)

@@ -1,22 +1,32 @@
 """`srt`: finds the sub-command that was typed, imports only that, and words what goes wrong.
 
+Every error is one sentence and an exit code; docs/errors.md lists them all.
+
 Sub-commands are `CliCommand`s: core's own, and those that other distributions offer under
 `srtkit.cli.v1`, which are listed from metadata and imported when typed.
 """
 
 import argparse
+import errno
 import importlib
 import importlib.metadata
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-from srtkit.cli import exits
 from srtkit.config.hints import did_you_mean
 from srtkit.plugins.catalogue import official_distribution
 from srtkit.plugins.registry import Offer, Registry, discover
 from srtkit.spec.cli import CliCommand
 from srtkit.spec.errors import PluginDuplicate, SrtError
+
+# Exit codes of what is no `SrtError`.
+USAGE = 2
+INTERRUPTED = 130
+PORT_IN_USE = 80
+DISK_FULL = 81
+OTHER_OS_ERROR = 82
 
 # Core's sub-commands: the functions `configure` and `run` of `srtkit.cli.<name>`, as `CliCommand` has them.
 OWN = {
@@ -51,12 +61,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
         print("stopped by Ctrl-C", file=sys.stderr)
-        return exits.INTERRUPTED
+        return INTERRUPTED
     except BrokenPipeError:  # the reader of a pipe has gone: nothing is left to say, and nowhere to say it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        return _fail(*exits.os_error(error))
+        return _fail(*os_error(error))
+
+
+def os_error(error: OSError) -> tuple[str, int]:
+    """The sentence and exit code of an operating-system error that nobody closer has explained."""
+    if error.errno == errno.EADDRINUSE:
+        return f"server.port: {error.strerror}\n  remedy: stop the other program, or --set server.port=0", PORT_IN_USE
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        from srtkit.config.source import folders
+
+        file, moved = error.filename, folders().items()
+        named = [f"{name} ({path})" for name, path in moved if not file or Path(file).is_relative_to(path)]
+        elsewhere = f", or set {' or '.join(named)} to another folder" if named else ""
+        return f"disk: it is full{f' at {file}' if file else ''}\n  remedy: free some space there{elsewhere}", DISK_FULL
+    return f"system: {error}", OTHER_OS_ERROR
 
 
 def _fail(sentence: str, code: int) -> int:
@@ -70,13 +94,13 @@ def _run(argv: list[str]) -> int:
     if name in ("-h", "--help"):
         rows = [*OWN.items(), *((one.name, _summary(one)) for one in discover().of("cli"))]
         print(HELP.format(commands="\n".join(f"  {name:10} {text}" for name, text in rows)), end="")
-        return 0 if argv else exits.USAGE
+        return 0 if argv else USAGE
     if name == "--version":
         print(f"srtkit-core {importlib.metadata.version('srtkit-core')}")
         return 0
     command = _find(name, discover())
     if command is None:
-        return exits.USAGE
+        return USAGE
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog=f"srt {name}", description=command.help, formatter_class=form)
     command.configure(parser)
@@ -108,5 +132,5 @@ def _find(name: str, registry: Registry) -> CliCommand | None:
         plugin: CliCommand = load(registry.find("cli", name))
         return plugin
     hint = did_you_mean(name, [*OWN, *(offer.name for offer in registry.of("cli"))])
-    _fail(f'srt: there is no command "{name}", {hint or "see `srt --help`"}', exits.USAGE)
+    _fail(f'srt: there is no command "{name}", {hint or "see `srt --help`"}', USAGE)
     return None

@@ -5,12 +5,11 @@
 
 import argparse
 import json
+import logging
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from srtkit.cli.common import add_actions, add_assume, add_settings, read_settings, run_action, table
 from srtkit.plugins.catalogue import OFFICIAL, official_distribution
@@ -111,17 +110,17 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _trace(arguments: argparse.Namespace) -> int:
-    from srtkit.plugins.trace import Trace, TraceEvent
     from srtkit.plugins.wiring import wire
 
     settings = read_settings(arguments)
-    started = time.perf_counter()
-    registry = discover()
-    found = f"{len(registry.offers)} entry points"
-    trace: Trace = [TraceEvent("discover", "metadata", found, time.perf_counter() - started)]
+    log, handler = logging.getLogger("srtkit.plugins"), logging.StreamHandler(sys.stdout)
+    handler.setFormatter(logging.Formatter("%(relativeCreated)7.1f ms  %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(logging.DEBUG)
     try:
-        wire(settings, registry, assume=arguments.assume, trace=trace)
-    finally:  # a trace is wanted most when wiring fails
-        rows: list[Any] = [(f"{e.seconds * 1e3:.1f} ms", e.action, e.part, e.detail) for e in trace]
-        print(table([("TIME", "ACTION", "PART", "DETAIL"), *rows]))
+        registry = discover()
+        log.debug("discover: %d entry points", len(registry.offers))
+        wire(settings, registry, arguments.assume)
+    finally:
+        log.removeHandler(handler)
     return 0

@@ -11,6 +11,9 @@ from srtkit.spec.errors import Unsupported
 from srtkit.spec.facts import DeviceFacts
 from srtkit.spec.step_plan import StepKey
 
+# Kinds that get what they need, and the kinds they get.
+HANDED = {("attention", "attention"), ("prefix_cache", "prefix_cache"), ("prefix_cache", "kv_store")}
+
 
 def check(settings: Settings, loaded: LoadedPlugins, facts: DeviceFacts, dtype: str, serving: bool) -> None:
     """Raise `Unsupported` naming setting, cause and remedy.
@@ -27,14 +30,16 @@ def check(settings: Settings, loaded: LoadedPlugins, facts: DeviceFacts, dtype: 
         if not captures and runner.descriptor.fit(StepKey(1, 1, q_len=1), ()) is None:
             cause = f"{runner.wired.part} captures nothing on {facts.name}, so no step would run by it"
             raise Unsupported("graph_runner.use", cause, "remove it from the list; eager runs every step")
-    if needed := next((plugin.wired for plugin in loaded.plugins if plugin.wired.owner), None):
-        cause = f"needs {needed.part}, and this version hands no plugin to another"
-        raise Unsupported(needed.owner, cause, "use one that needs no other")
+    for needed in (plugin.wired for plugin in loaded.plugins if plugin.wired.owner):
+        owner = needed.owner.rpartition("/")[2].partition(":")[0]
+        if (owner, needed.offer.kind) not in HANDED:
+            cause = f"needs {needed.part}, and this version hands no {needed.offer.kind} to a {owner}"
+            raise Unsupported(needed.owner, cause, "use one that does not")
     cache = loaded.one("prefix_cache")
     can = cache.descriptor.capabilities(cache.options)
-    if unasked := "tiers" if can.tiers else "events" if can.events else "":
-        cause = f"declares {unasked}, which this version never asks a cache for"
-        raise Unsupported(cache.wired.part, cause, 'switch them off in its options, or use another, e.g. "radix"')
+    if can.events:
+        cause = "declares events, which this version never asks a cache for"
+        raise Unsupported(cache.wired.part, cause, 'switch them off in its options, or put "events" around it')
     transport = loaded.one("transport")
     processes = transport.descriptor.capabilities(transport.options).processes
     if serving and isinstance(processes, No):
@@ -43,7 +48,7 @@ def check(settings: Settings, loaded: LoadedPlugins, facts: DeviceFacts, dtype: 
 
 
 def _refuse_what_is_not_built(settings: Settings) -> None:
-    roles = {"mla", "draft", "shadow"}
+    roles = {"mla", "draft"}
     given = settings.model_dump(include={"parallel": True, "server": {"workers"}, "attention": roles})
     asked = {f"{table}.{key}": value for table, content in given.items() for key, value in content.items()}
     for option, value in asked.items():

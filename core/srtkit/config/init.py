@@ -1,4 +1,5 @@
 """A settings file for this machine: which platform is here, and a commented text that names every plugin.
+And the JSON schema of any such file, for editors and checks.
 
 Detection imports the light modules of installed platforms and asks each for its device. It never settles
 for the CPU beside a visible accelerator.
@@ -6,10 +7,12 @@ for the CPU beside a visible accelerator.
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, create_model
 from pydantic_core import PydanticUndefined
 
 from srtkit.config.settings import Settings, load_settings
@@ -76,3 +79,18 @@ def _lines(settings: Settings, loaded: LoadedPlugins) -> Iterator[str]:
             if plugin.descriptor.options.model_fields:
                 yield f"# [{name}.options.{plugin.wired.offer.name}]"
                 yield from option_lines(plugin.descriptor.options)
+
+
+def merged_schema(options: Mapping[str, Mapping[str, type[BaseModel]]]) -> dict[str, Any]:
+    """The schema of a settings file, where `options` maps kind → plugin name → the plugin's model.
+
+    An options table is either a table a plugin or one plugin's own keys, as wiring reads it.
+    """
+    sections: dict[str, Any] = {}
+    for kind, models in options.items():
+        tables: dict[str, Any] = {name: (model, None) for name, model in models.items()}
+        by_name = create_model(f"{kind}.options", __config__=ConfigDict(extra="forbid"), **tables)
+        either: Any = reduce(or_, models.values(), by_name)
+        section: Any = Settings.model_fields[kind].annotation
+        sections[kind] = (create_model(kind, __base__=section, options=(either, None)), None)
+    return create_model("Settings", __base__=Settings, **sections).model_json_schema()

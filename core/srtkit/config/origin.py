@@ -50,8 +50,11 @@ def key_lines(text: str) -> dict[KeyPath, int]:
     found: dict[KeyPath, int] = {}
     table: KeyPath = ()
     start = 0
-    while start < len(lines):
-        end, statement = _statement(lines, start)
+    for end in range(1, len(lines) + 1):
+        try:
+            statement = tomllib.loads("\n".join(lines[start:end]))
+        except tomllib.TOMLDecodeError:
+            continue
         is_header = lines[start].lstrip().startswith("[")
         paths = [path if is_header else table + path for path in paths_of(statement)]
         for path in paths:
@@ -60,15 +63,6 @@ def key_lines(text: str) -> dict[KeyPath, int]:
             table = paths[-1]
         start = end
     return found
-
-
-def _statement(lines: list[str], start: int) -> tuple[int, dict[str, Any]]:
-    for end in range(start + 1, len(lines) + 1):
-        try:
-            return end, tomllib.loads("\n".join(lines[start:end]))
-        except tomllib.TOMLDecodeError:
-            continue
-    raise AssertionError("the whole text was valid TOML")
 
 
 def paths_of(table: Mapping[str, Any], prefix: KeyPath = ()) -> Iterator[KeyPath]:

@@ -14,9 +14,7 @@ from srtkit.config.check import check
 from srtkit.config.resolve import EngineConfig, resolve
 from srtkit.config.settings import Settings
 from srtkit.config.source import resolve_source
-from srtkit.plugins.blame import STARTING, blame
-from srtkit.plugins.loaded import LoadedPlugin, LoadedPlugins, load_wiring
-from srtkit.plugins.plan import WiringPlan
+from srtkit.plugins.loaded import STARTING, LoadedPlugin, LoadedPlugins, WiringPlan, blame, load_wiring
 from srtkit.plugins.registry import discover
 from srtkit.plugins.wiring import wire
 from srtkit.spec.errors import LoaderError, SrtError
@@ -75,7 +73,7 @@ def checked_wiring(
     settings: Settings, assume: str | None, serving: bool
 ) -> tuple[WiringPlan, DeviceFacts, PlatformDefaults, LoadedPlugins]:
     """All that is decided without the model. What is wrong has the error that fits, and its place in the file."""
-    wiring, facts, defaults = wire(settings, discover(), assume=assume)
+    wiring, facts, defaults = wire(settings, discover(), assume)
     loaded = load_wiring(wiring)
     with _blaming(settings, wiring):
         check(settings, loaded, facts, defaults.dtype, serving)
@@ -135,6 +133,9 @@ def explain(run: Run) -> str:
         parts = ", prefill ".join(one.wired.part for one in choice.backends)
         where = f"layout {layout.name}, page {layout.page_tokens}, {parts}"
         lines.append(f"  {group.name:<10} {len(group.layers)} layers, {heads}, {where}")
+    for one in config.recurrent:
+        what = f"{one.spec.heads} heads x {one.spec.head_dim} x {one.spec.state_dim}, {one.plugin.wired.part}"
+        lines.append(f"  {one.spec.kind:<10} {len(one.layers)} layers, {what}")
     lines += [f"  {runner.plugin.wired.part}: {len(runner.keys)} captured shapes" for runner in config.runners]
     figures = ("  " + line for line in config.memory.lines(limits.page_size))
     lines += ["", "memory plan, before any weight is read", *figures]

@@ -8,20 +8,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from srtkit.config.memory import GIB, MemoryPlan, plan_memory
+from srtkit.config.memory import GIB, MemoryPlan, plan_memory, token_bytes
 from srtkit.config.settings import Settings
 from srtkit.plugins.loaded import LoadedPlugin, LoadedPlugins
 from srtkit.spec.attention import LayerGroup, check_spec
 from srtkit.spec.errors import Unsupported
 from srtkit.spec.facts import DeviceFacts, Limits
 from srtkit.spec.graph_runner import CaptureLevel, GraphRunnerDescriptor
-from srtkit.spec.kv import FULL, ITEM_BYTES, KVLayout, negotiate
+from srtkit.spec.kv import Component, KVLayout, Plane, negotiate
 from srtkit.spec.models import ModelPlan, ModelsDescriptor, PlanRequest
 from srtkit.spec.platform import PlatformDefaults
+from srtkit.spec.prefix_cache import CacheCapabilities
+from srtkit.spec.recurrent import RecurrentCapabilities, RecurrentSpec
 from srtkit.spec.step_plan import StepKey
 
 T = TypeVar("T")
 Backends = tuple[LoadedPlugin, ...]
+LEVELS: tuple[CaptureLevel, ...] = ("never", "one_token", "uniform", "any")
 
 
 @dataclass(frozen=True)
@@ -34,11 +37,23 @@ class GroupChoice:
 
 
 @dataclass(frozen=True)
+class RecurrentChoice:
+    """Recurrent layers of one spec, the planes of a layer's state slot, the plugin and what it `can`."""
+
+    spec: RecurrentSpec
+    layers: tuple[int, ...]
+    planes: tuple[Plane, ...]
+    plugin: LoadedPlugin
+    can: RecurrentCapabilities
+
+
+@dataclass(frozen=True)
 class RunnerChoice:
-    """A graph runner and the keys it captures, in the file's order."""
+    """A graph runner and the keys it captures, in the file's order; `cuts`: attention and the like stay outside."""
 
     plugin: LoadedPlugin
     keys: tuple[StepKey, ...]
+    cuts: bool
 
 
 @dataclass(frozen=True)
@@ -51,6 +66,7 @@ class EngineConfig:
     config: Mapping[str, Any]
     models: LoadedPlugin
     groups: tuple[GroupChoice, ...]
+    recurrent: tuple[RecurrentChoice, ...]
     runners: tuple[RunnerChoice, ...]
     limits: Limits
     memory: MemoryPlan
@@ -75,13 +91,14 @@ def resolve(
     kv_dtype = dtype if settings.memory.kv_dtype == "auto" else settings.memory.kv_dtype
     models, plan = _plan_model(loaded, PlanRequest(config, dtype, kv_dtype))
     cache = loaded.one("prefix_cache")
-    shares = bool(cache.descriptor.capabilities(cache.options).shares)
+    can: CacheCapabilities = cache.descriptor.capabilities(cache.options)
+    _check_cache(cache, can, plan)
 
     def serve_with(backends: Backends) -> tuple[int, tuple[GroupChoice, ...]]:
         page = page_size(settings, loaded, backends, facts)
-        return page, _groups(plan, backends, page, facts)
+        return page, _groups(plan, backends, loaded.needed("attention"), page, facts)
 
-    (backend, *_), (page, groups), refusals = choose_attention(loaded, serve_with)
+    (backend, *others), (page, groups), refusals = choose_attention(loaded, serve_with)
     scheduler = settings.scheduler
     limits = Limits(
         max_rows=scheduler.max_running,
@@ -90,27 +107,59 @@ def resolve(
         page_size=page,
         depth=scheduler.depth if scheduler.depth is not None else int(facts.async_launch),
     )
-    page_bytes = sum(choice.layout.page_bytes * len(choice.group.layers) for choice in groups)
-    runners = _runners(loaded, limits, backend.descriptor.capabilities(facts).capture)
-    token_bytes = 4 * plan.vocab_size + plan.hidden_size * ITEM_BYTES[plan.dtype]
-    captured = sum(one.plugin.descriptor.memory(one.keys, token_bytes) for one in runners)
+    recurrent = _recurrent(plan, loaded, facts)
+    shadowed = (*loaded.all("attention", "shadow"), backend)[0]
+    recorded, capture = _capture(facts, shadowed, others, recurrent)
+    runners = _runners(loaded, limits, facts, capture)
+    sizes = 4 * plan.vocab_size, token_bytes(plan)
+    captured = sum(one.plugin.descriptor.memory(one.keys, *sizes) for one in runners)
+    page_bytes = _page_bytes(plan, groups, recurrent)
     memory = plan_memory(settings.memory, facts.memory_bytes, defaults, limits, plan, page_bytes, captured)
-    idle = (one.plugin.wired.part for one in runners[:-1] if not one.keys)
-    notes = (*_notes(settings, plan, limits, memory), *unused(loaded))
-    notes += tuple(f"{part} captures nothing: {backend.wired.part} lets no step be recorded" for part in idle)
-    limits = replace(limits, max_context=min(limits.max_context, (memory.pages - 1) * page))
-    passed_over = tuple(f"attention falls back to {backend.wired.offer.name}: {r.part} {r.cause}" for r in refusals)
-    return EngineConfig(plan, config, models, groups, runners, limits, memory, shares, passed_over, notes)
+    idle = [one.plugin.wired.part for one in runners[:-1] if not one.keys and not one.cuts and capture == "never"]
+    notes = _notes(settings, plan, limits, memory)
+    notes += tuple(f"{part} captures nothing: {recorded.wired.part} lets no step be recorded" for part in idle)
+    spare = loaded.all("recurrent") if not recurrent else ()
+    notes += tuple(f"{one.wired.part} is not used: {plan.architecture} has no recurrent layers" for one in spare)
+    limits = replace(limits, max_context=min(limits.max_context, memory.longest(page)))
+    passed = tuple(f"attention falls back to {backend.wired.offer.name}: {r.part} {r.cause}" for r in refusals)
+    shares = bool(can.shares)
+    return EngineConfig(plan, config, models, groups, recurrent, runners, limits, memory, shares, passed, notes)
 
 
-def _runners(loaded: LoadedPlugins, limits: Limits, capture: CaptureLevel) -> tuple[RunnerChoice, ...]:
-    """Each with the keys that none before it has. Mixed steps are not asked for: they would share a plan."""
-    level: CaptureLevel = "uniform" if capture == "any" else capture
+def _capture(
+    facts: DeviceFacts, backend: LoadedPlugin, others: Sequence[LoadedPlugin], recurrent: Sequence[RecurrentChoice]
+) -> tuple[LoadedPlugin, CaptureLevel]:
+    """The least that any backend lets be recorded, and which one that is; `others` have rows of every mixed step."""
+    capture: CaptureLevel = backend.descriptor.capabilities(facts).capture
+    if any(one.descriptor.capabilities(facts).capture != "any" for one in others):
+        capture = "uniform" if capture == "any" else capture
+    levels = [(backend, capture), *((one.plugin, one.can.capture) for one in recurrent)]
+    return min(levels, key=lambda pair: LEVELS.index(pair[1]))
+
+
+def _page_bytes(
+    plan: ModelPlan, groups: Sequence[GroupChoice], recurrent: Sequence[RecurrentChoice]
+) -> dict[Component, int]:
+    """Bytes of a page of each component, in all its layers."""
+    sizes: dict[Component, int] = {}
+    for component in plan.components:
+        own = [one for one in groups if one.group.spec.component == component.name]
+        sizes[component] = sum(one.layout.page_bytes * len(one.group.layers) for one in own)
+        if component.kind == "slot":
+            sizes[component] = sum(plane.page_bytes * len(one.layers) for one in recurrent for plane in one.planes)
+    return sizes
+
+
+def _runners(
+    loaded: LoadedPlugins, limits: Limits, facts: DeviceFacts, capture: CaptureLevel
+) -> tuple[RunnerChoice, ...]:
+    """Each with the keys that none before it has. What is not recorded restricts nothing."""
     runners: list[RunnerChoice] = []
     for plugin in loaded.all("graph_runner"):
         taken = {key for one in runners for key in one.keys}
-        keys = plugin.descriptor.keys(limits, level, plugin.options)
-        runners.append(RunnerChoice(plugin, tuple(key for key in keys if key not in taken)))
+        cuts = bool(plugin.descriptor.capabilities(facts).cuts)
+        keys = plugin.descriptor.keys(limits, "any" if cuts else capture, plugin.options)
+        runners.append(RunnerChoice(plugin, tuple(key for key in keys if key not in taken), cuts))
     if runners[-1].keys:
         cause = f"{runners[-1].plugin.wired.part} is the last, and runs only what it has captured"
         raise Unsupported("graph_runner.use", cause, 'end the list with "eager"')
@@ -118,21 +167,15 @@ def _runners(loaded: LoadedPlugins, limits: Limits, capture: CaptureLevel) -> tu
 
 
 def _notes(settings: Settings, plan: ModelPlan, limits: Limits, memory: MemoryPlan) -> tuple[str, ...]:
-    asked, held = settings.model.max_context or 0, (memory.pages - 1) * limits.page_size
-    wanted = int((settings.memory.kv_gib or 0) * GIB) // memory.page_bytes
+    asked, held = settings.model.max_context or 0, memory.longest(limits.page_size)
+    spare = int((settings.memory.kv_gib or 0) * GIB) - memory.kv
     most, context = plan.max_context, limits.max_context
     notes = (
         (asked > most, f"model.max_context {asked:,} is beyond the model's {most:,}, which holds"),
         (context > held, f"the context is {held:,} tokens, not {context:,}: the KV pages hold no more"),
-        (wanted > memory.pages, f"KV pages take {memory.kv / GIB:.2f} GiB, {memory.reason}"),
+        (spare >= memory.a_page_each, f"KV pages take {memory.kv / GIB:.2f} GiB, {memory.reason}"),
     )
     return tuple(note for applies, note in notes if applies)
-
-
-def unused(loaded: LoadedPlugins) -> tuple[str, ...]:
-    """A note on each plugin that was named for nothing: `_plan_model` refuses the models that would use it."""
-    note = "is not used: no model with recurrent layers is served yet"
-    return tuple(f"{plugin.wired.part} {note}" for plugin in loaded.all("recurrent"))
 
 
 def _plan_model(loaded: LoadedPlugins, request: PlanRequest) -> tuple[LoadedPlugin, ModelPlan]:
@@ -142,15 +185,37 @@ def _plan_model(loaded: LoadedPlugins, request: PlanRequest) -> tuple[LoadedPlug
         descriptor: ModelsDescriptor = plugin.descriptor
         known |= descriptor.architectures
         if not descriptor.architectures.isdisjoint(named):
-            plan = descriptor.plan(request)
-            others = [component.name for component in plan.components if component != FULL]
-            if others or plan.recurrent:
-                what = f"the component {others[0]}" if others else "recurrent layers"
-                cause = f"{plan.architecture} needs {what}, which no scheduler manages yet"
-                raise Unsupported(plugin.wired.part, cause)
-            return plugin, plan
+            return plugin, descriptor.plan(request)
     cause = f"no installed model plugin knows the architecture {', '.join(named) or '(none named in config.json)'}"
     raise Unsupported("models", cause, f"known: {', '.join(sorted(known))}")
+
+
+def _check_cache(cache: LoadedPlugin, can: CacheCapabilities, plan: ModelPlan) -> None:
+    """Raise `Unsupported` if the cache does not keep a component of the model."""
+    for component in plan.components:
+        if component.reach not in can.reaches:
+            cause = (
+                f'does not keep pages of reach "{component.reach}", which {plan.architecture} has in "{component.name}"'
+            )
+            remedy = 'name a cache that does, or prefix_cache.use = "chunk", which reuses nothing'
+            raise Unsupported(cache.wired.part, cause, remedy)
+
+
+def _recurrent(plan: ModelPlan, loaded: LoadedPlugins, facts: DeviceFacts) -> tuple[RecurrentChoice, ...]:
+    """Recurrent layers by spec. Raises `PluginNotFound` when no backend is named, `Unsupported` when it cannot."""
+    by_spec: dict[RecurrentSpec, list[int]] = {}
+    for layer, spec in plan.recurrent.items():
+        by_spec.setdefault(spec, []).append(layer)
+    choices = []
+    for spec, layers in by_spec.items():
+        plugin = loaded.one("recurrent")
+        can: RecurrentCapabilities = plugin.descriptor.capabilities(facts)
+        if missing := {*(spec.features - can.features), *({spec.dtype} - can.dtypes)}:
+            cause = f"does not compute {', '.join(missing)}, which {plan.architecture} needs in layer {layers[0]}"
+            raise Unsupported(plugin.wired.part, cause, "name another recurrent backend")
+        planes = tuple(plugin.descriptor.state_layouts(spec))
+        choices.append(RecurrentChoice(spec, tuple(layers), planes, plugin, can))
+    return tuple(choices)
 
 
 def choose_attention(loaded: LoadedPlugins, attempt: Callable[[Backends], T]) -> tuple[Backends, T, list[Unsupported]]:
@@ -174,6 +239,7 @@ def choose_attention(loaded: LoadedPlugins, attempt: Callable[[Backends], T]) ->
 def page_size(settings: Settings, loaded: LoadedPlugins, backends: Backends, facts: DeviceFacts) -> int:
     """The size of a page that file, backends and cache take and the first backend likes best. Raises `Unsupported`."""
     cache, wanted = loaded.one("prefix_cache"), settings.memory.page_size
+    backends = (*backends, *loaded.needed("attention"))
     taken = cache.descriptor.capabilities(cache.options).page_sizes
     offered = [backend.descriptor.capabilities(facts).page_sizes for backend in backends]
     for size in offered[0]:
@@ -185,15 +251,17 @@ def page_size(settings: Settings, loaded: LoadedPlugins, backends: Backends, fac
     raise Unsupported("memory.page_size", cause, "choose a size from both lists")
 
 
-def _groups(plan: ModelPlan, backends: Backends, page: int, facts: DeviceFacts) -> tuple[GroupChoice, ...]:
-    """Layers of equal spec form a group; every group gets the layout all its users share."""
+def _groups(
+    plan: ModelPlan, backends: Backends, needed: Backends, page: int, facts: DeviceFacts
+) -> tuple[GroupChoice, ...]:
+    """Layers of equal spec form a group; every group gets the layout that its backends and all they need share."""
     by_spec: dict[Any, list[int]] = {}
     for layer, spec in plan.attention.items():
         by_spec.setdefault(spec, []).append(layer)
     choices = []
     for number, (spec, layers) in enumerate(by_spec.items()):
         offers = []
-        for part, descriptor in ((one.wired.part, one.descriptor) for one in backends):
+        for part, descriptor in ((one.wired.part, one.descriptor) for one in (*backends, *needed)):
             if problem := check_spec(part, spec, descriptor.capabilities(facts)):
                 cause = f"{problem}, which {plan.architecture} needs in layer {layers[0]}"
                 raise Unsupported(part, cause, "name another attention backend")

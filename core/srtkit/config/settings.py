@@ -70,7 +70,7 @@ class AttentionSection(OnePlugin):
     decode: str | None = Field(None, description="Backend of decode rows.")
     mla: str | None = Field(None, description="Backend of layers with latent attention.")
     draft: str | None = Field(None, description="Backend of a draft model's layers.")
-    shadow: str | None = Field(None, description="Reference that every result is compared with; slow.")
+    shadow: str | None = Field(None, description="Reference that attention:shadow compares sampled results with.")
     fallback: Names = ()
     """Backends to try when `use` cannot be loaded or does not cover the model; the server says it is degraded."""
 
@@ -142,6 +142,7 @@ class Settings(Section):
     transport: OnePlugin = OnePlugin()
     ops: PluginList = PluginList()
     models: PluginList = PluginList()
+    routes: PluginList = PluginList()
     parallel: ParallelSection = ParallelSection()
     scheduler: SchedulerSection = SchedulerSection()
     memory: MemorySection = MemorySection()

@@ -6,34 +6,42 @@ Everything decided stands in `EngineConfig`; this only makes the objects and joi
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from srtkit.config.prepare import choose_loader
-from srtkit.config.resolve import EngineConfig, GroupChoice
+from srtkit.config.resolve import EngineConfig, GroupChoice, RecurrentChoice
 from srtkit.config.settings import Settings
 from srtkit.engine.loop import EngineLoop
 from srtkit.engine.ops import Binder, Offer
-from srtkit.engine.runner import BoundGroup, ModelRunner, TargetProgram
+from srtkit.engine.runner import BoundGroup, ModelRunner, RecurrentGroup, TargetProgram
 from srtkit.engine.weights import Progress, fill_weights
 from srtkit.plugins.loaded import LoadedPlugins
-from srtkit.scheduler.scheduler import Scheduler, SchedulerLimits
+from srtkit.scheduler.limits import SchedulerLimits
+from srtkit.scheduler.scheduler import Scheduler
 from srtkit.spec.attention import AttentionBuild, LayerHandle
+from srtkit.spec.capabilities import NoOptions
 from srtkit.spec.facts import DeviceFacts, Shard
 from srtkit.spec.graph_runner import GraphRunner, GraphRunnerBuild
-from srtkit.spec.kv import FULL
+from srtkit.spec.kv import Plane
+from srtkit.spec.kv_store import KVStoreBuild
 from srtkit.spec.layers import DTYPES
 from srtkit.spec.model_loader import ModelLoaderBuild
 from srtkit.spec.models import Model, ModelBuild
 from srtkit.spec.ops import OpsBuild
 from srtkit.spec.platform import Platform, PlatformBuild
 from srtkit.spec.prefix_cache import PrefixCacheBuild
+from srtkit.spec.recurrent import RecurrentBuild, RecurrentLayer
 from srtkit.spec.step_plan import StepKey
+from srtkit.spec.tiers import MoverBuild
 from srtkit.spec.transport import Receiver, Sender
 
 WARM_UP_TOKENS = 64
+SAMPLE = 64  # numbers of a parameter that its model is known by, or a few more
 
 
 @dataclass
@@ -48,15 +56,19 @@ class Built:
 
     def info(self) -> dict[str, Any]:
         """Figures for `/server_info`. `kv_resident_bytes` counts pages that were ever used."""
-        memory, limits = self.config.memory, self.config.limits
+        memory, main = self.config.memory, self.scheduler.book.main.pool
+        parts, page_size = self.scheduler.book.parts, self.config.limits.page_size
+        resident = [(part.pool.touched + 1) * pool.page_bytes for part, pool in zip(parts, memory.pools, strict=True)]
         return {
             "weights_bytes": memory.weights,
             "kv_bytes": memory.kv,
-            "kv_resident_bytes": (self.scheduler.book.pool.touched + 1) * memory.page_bytes,
-            "kv_tokens": (memory.pages - 1) * limits.page_size,
-            "pages": memory.pages - 1,
-            "page_size": limits.page_size,
+            "kv_resident_bytes": sum(resident),
+            "kv_tokens": main.total * page_size,
+            "pages": main.total,
+            "page_size": page_size,
+            "components": {part.name: part.pool.total for part in parts},
             "workspace_bytes_estimate": memory.workspace,
+            "captured": self.runner.captured,
             "ops": dict(self.ops),
             "peak_bytes": self.runner.platform.memory(0).peak,
         }
@@ -79,9 +91,12 @@ def build_engine(
             provider = plugin.descriptor.build(OpsBuild(platform, 0, config.limits, plugin.options))
             offers.append(Offer(plugin.wired.offer.name, plugin.descriptor, provider))
         binder = Binder(offers, facts)
-        model = _load_model(config, loaded, binder, platform.device(0), path, progress)
-        groups = [_bind(choice, config, platform) for choice in config.groups]
-        program = TargetProgram(model, groups, config.limits, platform)
+        model, weights = _load_model(config, loaded, binder, platform.device(0), path, progress)
+        attention = [_bind(choice, config, loaded, platform) for choice in config.groups]
+        recurrent = [_bind_recurrent(choice, config, platform, model) for choice in config.recurrent]
+        components = config.model.components
+        whole = [key for choice in config.runners if not choice.cuts for key in choice.keys]
+        program = TargetProgram(model, (attention, recurrent), components, config.limits, platform, whole)
         opened.callback(program.close)
         graph_runners: dict[GraphRunner, Sequence[StepKey]] = {}
         for choice in config.runners:
@@ -93,16 +108,30 @@ def build_engine(
         runner.warm_up(min(WARM_UP_TOKENS, config.limits.max_tokens, config.limits.page_size), prompt=True)
         runner.warm_up(1, prompt=False)
         cache_plugin = loaded.one("prefix_cache")
-        cache = cache_plugin.descriptor.build(PrefixCacheBuild(config.limits.page_size, (FULL,), cache_plugin.options))
+        identity, page_bytes = _identity(config, weights), sum(pool.page_bytes for pool in config.memory.pools)
+        cache_build = PrefixCacheBuild(
+            config.limits.page_size, components, cache_plugin.options, identity, page_bytes=page_bytes
+        )
+        cache = loaded.build(cache_plugin, {"prefix_cache": cache_build})
         opened.callback(cache.close)
+        if cache_plugin.descriptor.mover is not None:
+            layers = {
+                one.name: [h for g in attention if g.component == one.name for h in g.handles] for one in components
+            }
+            stores = loaded.build_needs(cache_plugin, {"kv_store": KVStoreBuild(NoOptions())})
+            program.mover = cache_plugin.descriptor.mover(
+                MoverBuild(platform, layers, identity, cache_plugin.options, stores)
+            )
+            opened.callback(program.mover.close)
         limits = SchedulerLimits(
             max_running=config.limits.max_rows,
             chunk_tokens=settings.scheduler.chunk_tokens,
             max_context=config.limits.max_context,
             page_size=config.limits.page_size,
-            pages=config.memory.pages - 1,
+            pools={pool.component: pool.pages - 1 for pool in config.memory.pools},
             policy=settings.scheduler.policy,
             shares=config.shares,
+            inner_snapshots=all(choice.can.inner_snapshots for choice in config.recurrent),
         )
         scheduler = Scheduler(limits, cache, config.fit)
         return Built(scheduler, runner, config, binder.choices, opened.pop_all().close)
@@ -110,28 +139,52 @@ def build_engine(
 
 def _load_model(
     config: EngineConfig, loaded: LoadedPlugins, binder: Binder, device: torch.device, path: Path, progress: Progress
-) -> Model:
+) -> tuple[Model, bytes]:
+    """The model with its weights, and a digest of a sample of each."""
     build = ModelBuild(config.model, config.config, device, binder, Shard(), config.limits.max_tokens)
     model: Model = config.models.descriptor.build(build)
     plugin = choose_loader(loaded, path)
     with closing(plugin.descriptor.build(ModelLoaderBuild(path, plugin.options, config.config))) as loader:
         fill_weights(model, config.model, loader, Shard(), progress)
+    digest = blake2b(digest_size=32)
+    for name, slot in sorted(model.slots().items()):
+        sample = slot.flatten()[:: max(1, slot.numel() // SAMPLE)].float().cpu()
+        digest.update(name.encode() + sample.numpy().tobytes())
     model.pack()
-    return model
+    return model, digest.digest()
 
 
-def _bind(choice: GroupChoice, config: EngineConfig, platform: Platform) -> BoundGroup:
+def _identity(config: EngineConfig, weights: bytes) -> bytes:
+    """What a page holds beside its tokens and what is before them: equal where pages may be exchanged."""
+    parts = [config.model.dtype, *((one.group, one.layout) for one in config.groups)]
+    return repr((weights, sorted(config.config.items()), parts)).encode()
+
+
+def _bind(choice: GroupChoice, config: EngineConfig, loaded: LoadedPlugins, platform: Platform) -> BoundGroup:
     """Allocate the group's pools, layer-major, and build its backends over them."""
     group, layout = choice.group, choice.layout
-    backends = [
-        plugin.descriptor.build(AttentionBuild(group, layout, config.limits, platform, 0, plugin.options))
-        for plugin in choice.backends
-    ]
-    pools = {
-        plane.name: platform.allocate("kv", (len(group.layers), config.memory.pages, *plane.shape), DTYPES[plane.dtype])
-        for plane in layout.planes
-    }
-    handles = [
-        LayerHandle(layer, {name: pool[i] for name, pool in pools.items()}) for i, layer in enumerate(group.layers)
-    ]
-    return BoundGroup(backends, handles)
+    build = {"attention": AttentionBuild(group, layout, config.limits, platform, 0, NoOptions())}
+    backends = [loaded.build(plugin, build) for plugin in choice.backends]
+    for shadow in loaded.all("attention", "shadow"):
+        backends = [loaded.build(shadow, build, live=backend) for backend in backends]
+    planes = _allocate(group.spec.component, layout.planes, group.layers, config, platform)
+    return BoundGroup(backends, [LayerHandle(*one) for one in planes.items()], group.spec.component)
+
+
+def _bind_recurrent(choice: RecurrentChoice, config: EngineConfig, platform: Platform, model: Model) -> RecurrentGroup:
+    """Allocate the layers' states and build their backend."""
+    plugin, layers = choice.plugin, choice.layers
+    build = RecurrentBuild(choice.spec, layers, config.limits, platform, 0, plugin.options)
+    (state,) = (one.name for one in config.model.components if one.kind == "slot")
+    planes, weights = _allocate(state, choice.planes, layers, config, platform), model.recurrent_weights()
+    handles = [RecurrentLayer(layer, own, weights[layer]) for layer, own in planes.items()]
+    return RecurrentGroup(plugin.descriptor.build(build), handles, choice.spec.inputs)
+
+
+def _allocate(
+    component: str, planes: Sequence[Plane], layers: Sequence[int], config: EngineConfig, platform: Platform
+) -> dict[int, dict[str, Tensor]]:
+    """The planes of a component, layer-major: each layer's views by name."""
+    (pages,) = (pool.pages for pool in config.memory.pools if pool.component.name == component)
+    whole = {one.name: platform.allocate("kv", (len(layers), pages, *one.shape), DTYPES[one.dtype]) for one in planes}
+    return {layer: {name: plane[i] for name, plane in whole.items()} for i, layer in enumerate(layers)}

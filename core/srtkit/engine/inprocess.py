@@ -5,7 +5,6 @@ for it, with or without asyncio.
 """
 
 import asyncio
-import sys
 import tempfile
 import threading
 import time
@@ -19,16 +18,13 @@ from typing import Any, Self, TypeVar
 from srtkit.config.hints import did_you_mean
 from srtkit.config.prepare import Run, prepare
 from srtkit.config.settings import Settings, load_settings
-from srtkit.plugins.blame import STARTING, STEPPING, blame
-from srtkit.serve.completions import MAX_TOKENS, CompletionRequest
-from srtkit.serve.errors import RequestError
-from srtkit.serve.frontend import Frontend
+from srtkit.plugins.loaded import STARTING, STEPPING, blame
 from srtkit.serve.generation import Generation, Piece, Prompt, TokenLogprob
-from srtkit.serve.model import serve_model
-from srtkit.serve.prompts import prompts_of
+from srtkit.serve.openai import MAX_TOKENS, CompletionRequest
+from srtkit.serve.prompts import prompts_of, serve_model
 from srtkit.serve.requests import parse
 from srtkit.serve.service import Service, new_id, start_pump
-from srtkit.spec.errors import ConfigError, EngineError, SrtError
+from srtkit.spec.errors import ConfigError, EngineError, RequestError, SrtError
 from srtkit.spec.transport import Receiver, Sender, Transport, TransportBuild
 
 T = TypeVar("T")
@@ -61,8 +57,8 @@ class Engine:
         self._opened.callback(transport.close)
         inbox, outbox = transport.receiver("requests"), transport.sender("deltas")
         # The queue is bounded to protect a server from its clients; here the caller is the only one.
-        frontend = Frontend(transport.sender("requests"), self.model.tokenizer, sys.maxsize)
-        self._service = Service(frontend, self.model, {}, settings.server, run.wiring.degraded)
+        requests = transport.sender("requests")
+        self._service = Service(requests, self.model, {}, settings.server, run.wiring.degraded)
         self._stop_pump = start_pump(transport.receiver("deltas"), self._service, self._loop)
         self._ready = threading.Event()
         self._threads = [
@@ -72,9 +68,9 @@ class Engine:
         for thread in self._threads:
             thread.start()
         self._ready.wait()
-        if frontend.failure is not None:
+        if self._service.failure is not None:
             self.close()
-            raise frontend.failure
+            raise self._service.failure
 
     @classmethod
     def from_config(cls, path: str | Path, overrides: Mapping[str, Any] | None = None) -> Self:
@@ -169,7 +165,7 @@ class Engine:
             self._service.close(job)
 
     async def _fail(self, error: SrtError) -> None:
-        self._service.fail(self._service.frontend.failure or error)
+        self._service.fail(self._service.failure or error)
 
     # -- between threads ------------------------------------------------------------------------
 

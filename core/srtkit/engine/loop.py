@@ -16,6 +16,7 @@ from srtkit.spec.messages import Abort, Control, Message, Reply, Stats, Submit, 
 from srtkit.spec.transport import Receiver, Sender
 
 STATS_SECONDS = 0.5
+POLL_SECONDS = 0.001  # how long to wait for messages where only copies are under way
 
 
 @dataclass(eq=False)
@@ -44,22 +45,34 @@ class EngineLoop:
     def turn(self) -> None:
         """One round of the loop."""
         busy = self.scheduler.has_work or bool(self._in_flight)
-        if not busy and not self._idle:
+        moving = bool(self.scheduler.book.tiers.under_way)
+        if not busy and not moving and not self._idle:
             self._send_stats()
             self.on_idle()
             self._idle = True
-        if self._absorb(wait=0.0 if busy else None):
+        wait = POLL_SECONDS if moving and not self._in_flight else 0.0
+        if self._absorb(wait if busy or moving else None):
             self._idle = False
+        self._complete()
         plan = self.scheduler.plan()
         if plan.rows:
             self._in_flight.append(self.runner.forward(plan))
+        else:
+            self.runner.program.move(plan)
         while self._in_flight and (len(self._in_flight) > self.depth or not plan.rows):
             handle = self._in_flight.popleft()
-            self._send(self.scheduler.commit(handle.plan, self.runner.collect(handle)))
+            output = self.runner.collect(handle)
+            self._complete()
+            self._send(self.scheduler.commit(handle.plan, output))
         if news := self.scheduler.news():
             self._send(news)
         if busy and time.monotonic() - self._stats_sent > STATS_SECONDS:
             self._send_stats()
+
+    def _complete(self) -> None:
+        """Outcomes of transfers, of all that the last step collected has read among them."""
+        if mover := self.runner.program.mover:
+            self.scheduler.complete(*mover.finished())
 
     def _absorb(self, wait: float | None) -> bool:
         """Take all messages that have come; whether there were any."""
@@ -78,7 +91,7 @@ class EngineLoop:
         value: Any = None
         error = ""
         if message.op == "flush_cache":
-            value = self.scheduler.book.flush()
+            value = self.scheduler.book.room.flush()
         elif message.op == "info":
             value = self.info()
         elif message.op == "shutdown":
@@ -93,7 +106,7 @@ class EngineLoop:
     def _send_stats(self) -> None:
         self._stats_sent = time.monotonic()
         scheduler = self.scheduler
-        pool = scheduler.book.pool
+        pool = scheduler.book.main.pool
         self._send(
             Stats(
                 running=len(scheduler.running),

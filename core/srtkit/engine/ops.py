@@ -52,6 +52,13 @@ def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> None:
         part.copy_(wide * cos + wide.roll(size // 2, -1) * sin)
 
 
+def norm_rope(q: Tensor, k: Tensor, q_weight: Tensor, k_weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -> None:
+    """The norm of each head of q and k, then its rotation, in place."""
+    q.copy_(rms_norm(q, q_weight, eps))
+    k.copy_(rms_norm(k, k_weight, eps))
+    rope(q, k, cos, sin)
+
+
 class ReferenceLinear(WeightOp):
     """`torch.nn.functional.linear` on the weight as loaded."""
 
@@ -71,7 +78,7 @@ class ReferenceLinear(WeightOp):
         return True
 
 
-_REFERENCES: dict[str, Op] = {op.__name__: op for op in (rms_norm, add_rms_norm, silu_mul, rope)}
+_REFERENCES: dict[str, Op] = {op.__name__: op for op in (rms_norm, add_rms_norm, silu_mul, rope, norm_rope)}
 
 
 @dataclass(frozen=True)

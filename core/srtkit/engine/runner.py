@@ -4,8 +4,10 @@ It decides nothing: shapes, rows and pages come from the plan. Per step: take ov
 one block, fill the attention plans, run the program through the graph runner the plan's key names, sample.
 """
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,14 +20,16 @@ from srtkit.scheduler.scheduler import StepOutput
 from srtkit.spec.attention import AttentionBackend, AttentionPlan, LayerHandle
 from srtkit.spec.facts import Limits
 from srtkit.spec.graph_runner import GraphRunner, Program
-from srtkit.spec.layers import Binding, bound
+from srtkit.spec.kv import Component
+from srtkit.spec.layers import Binding, RecurrentBinding, Table, bound
 from srtkit.spec.models import Model
 from srtkit.spec.platform import Event, Platform
+from srtkit.spec.recurrent import RecurrentBackend, RecurrentLayer, RecurrentPlan
 from srtkit.spec.step_plan import Column, Ints, RowFlag, StepFlag, StepKey, StepPlan
+from srtkit.spec.tiers import TierMover, unpack_transfers
 
 Runners = Mapping[GraphRunner, Sequence[StepKey]]
 Logprobs = dict[int, tuple[Tensor, Tensor]]
-Planned = tuple[AttentionBackend, AttentionPlan]
 
 
 @dataclass
@@ -34,70 +38,150 @@ class BoundGroup:
 
     backends: Sequence[AttentionBackend]
     handles: Sequence[LayerHandle]
+    component: str
+
+
+@dataclass
+class RecurrentGroup:
+    """The backend of recurrent layers of one spec, and the layers."""
+
+    backend: RecurrentBackend
+    layers: Sequence[RecurrentLayer]
+    inputs: tuple[str, ...]
+
+
+@dataclass
+class Plans:
+    """Plans of all groups, in their order, for one key or for all that share them, and the binding table over them."""
+
+    attention: list[list[tuple[AttentionBackend, AttentionPlan]]]
+    recurrent: list[RecurrentPlan]
+    table: Table
 
 
 class TargetProgram(Program):
     """The target model over the step that was staged last, and all that a step reads at fixed addresses.
 
-    While steps are captured nobody stages any: `before` then makes one of padding rows. A captured key has attention
-    plans of its own, all others share one a group.
+    While steps are captured nobody stages any: `before` then makes one of padding rows. A key that is captured `whole`,
+    attention and all, has plans of its own; all others share one a group, for the rows and tokens without padding.
     """
 
     step: StepTensors
+    mover: TierMover | None = None
 
-    def __init__(self, model: Model, groups: Sequence[BoundGroup], limits: Limits, platform: Platform) -> None:
-        self.state = DeviceState(platform, limits)
-        self._buffers = StepBuffers(platform, limits)
-        self._model, self._groups, self._limits, self._platform = model, groups, limits, platform
+    def __init__(
+        self,
+        model: Model,
+        groups: tuple[Sequence[BoundGroup], Sequence[RecurrentGroup]],
+        components: Sequence[Component],
+        limits: Limits,
+        platform: Platform,
+        whole: Collection[StepKey] = (),
+    ) -> None:
+        self.state, self._whole = DeviceState(platform, limits, components), frozenset(whole)
+        self._buffers = StepBuffers(platform, limits, components)
+        self._model, self._limits, self._platform = model, limits, platform
+        self._groups, self._recurrent = groups
+        self._names = [component.name for component in components]
         self._shared = self._bind(limits)
-        self._captured: dict[StepKey, tuple[list[Planned], list[Binding | None]]] = {}
+        self._captured: dict[StepKey, Plans] = {}
         self._staged: StepKey | None = None
 
     def stage(self, plan: StepPlan) -> StepTensors:
         """Take over a plan: the step that runs next."""
         self.state.apply(plan)
-        self.step, self._staged = self._buffers.build(plan, self.state), plan.key
+        self._start_states(plan)
+        self.step = self._buffers.build(plan, self.state, recorded=plan.key in self._whole)
+        self._staged = plan.key
         return self.step
+
+    def move(self, plan: StepPlan) -> None:
+        """Start the plan's transfers."""
+        if self.mover and len(words := plan.column(Column.TRANSFERS)):
+            self.mover.start(unpack_transfers(words, self._names))
+            for layer in range(0 if plan.rows else len(self._shared.table)):
+                self.mover.gate(layer)  # a later step reads what no step of this plan has waited for
 
     def before(self, key: StepKey) -> None:
         """Fill every group's plan."""
         if key != self._staged:
             self.stage(StepPlan(0, key, 0, 0, {}))
             self._platform.current_stream().synchronize()  # the next step may take this one's place on the host
-            if key not in self._captured:
-                self._captured[key] = self._bind(replace(self._limits, max_rows=key.rows, max_tokens=key.tokens), 1)
-        plans, _ = self._captured.get(key, self._shared)
-        for backend, plan in plans:
-            backend.fill(plan, self.step.batch, self.step.view)
+            if key in self._whole and key not in self._captured:
+                limits = replace(self._limits, max_rows=key.rows, max_tokens=key.tokens)
+                self._captured[key] = self._bind(limits, 1 if key.q_len else 2)
+        plans, step = self._captured.get(key, self._shared), self.step
+        for group, own in zip(self._groups, plans.attention, strict=True):
+            for backend, plan in own:
+                backend.fill(plan, step.batch, step.views[group.component])
+        if step.state_slots is not None:
+            for one, states in zip(self._recurrent, plans.recurrent, strict=True):
+                one.backend.fill(states, step.batch, step.state_slots, step.snapshots, 0)
 
     def body(self, key: StepKey) -> Mapping[str, Tensor]:
         """Run the model; outputs "logits" and "hidden"."""
-        _, table = self._captured.get(key, self._shared)
-        with bound(table):
+        gate = self.mover.gate if self.mover and key.flags & StepFlag.GATES else None
+        with bound(self._captured.get(key, self._shared).table, gate):
             output = self._model.run(self.step.inputs)
         return {"logits": output.logits, "hidden": output.hidden}
 
+    def outside(self, key: StepKey, operator: Callable[..., None], args: Sequence[Any]) -> None:
+        """An operator (…, out, handle) over the tokens of the step; what padding tokens get is zero."""
+        n = self.step.batch.tokens
+
+        def own(given: Any) -> Any:
+            if isinstance(given, list | tuple):
+                return [own(one) for one in given]
+            return given[:n] if isinstance(given, Tensor) else given
+
+        if n < key.tokens:
+            args[-2][n:].zero_()
+        if n:
+            with bound(self._shared.table):
+                operator(*map(own, args))
+
     def close(self) -> None:
         """Free plans and backends, and let go of the model and the pools: nothing runs afterwards."""
-        for _, plan in (pair for pairs, _ in (self._shared, *self._captured.values()) for pair in pairs):
-            plan.close()
-        for backend in (backend for one in self._groups for backend in one.backends):
+        for plans in (self._shared, *self._captured.values()):
+            for _, plan in (pair for own in plans.attention for pair in own):
+                plan.close()
+            for states in plans.recurrent:
+                states.close()
+        for backend in (backend for group in self._groups for backend in group.backends):
             backend.close()
-        del self._model, self._groups, self._shared, self._captured
+        for one in self._recurrent:
+            one.backend.close()
+        del self._model, self._groups, self._recurrent, self._shared, self._captured
 
-    def _bind(self, limits: Limits, n: int = 2) -> tuple[list[Planned], list[Binding | None]]:
+    def _bind(self, limits: Limits, n: int = 2) -> Plans:
         """New plans for steps up to `limits`, and what each layer's handle stands for with them. `n` 1: decode only."""
-        pairs = [[(backend, backend.new_plan(limits)) for backend in one.backends[:n]] for one in self._groups]
-        bindings = {
+        attention = [[(backend, backend.new_plan(limits)) for backend in one.backends[:n]] for one in self._groups]
+        recurrent = [one.backend.new_plan(limits) for one in self._recurrent]
+        bindings: dict[int, Binding | RecurrentBinding] = {
             handle.index: Binding(*own[0], handle, *own[1:])
-            for one, own in zip(self._groups, pairs, strict=True)
-            for handle in one.handles
+            for group, own in zip(self._groups, attention, strict=True)
+            for handle in group.handles
         }
-        return [pair for own in pairs for pair in own], [bindings.get(index) for index in range(max(bindings) + 1)]
+        for one, plan in zip(self._recurrent, recurrent, strict=True):
+            bindings |= {layer.index: RecurrentBinding(one.backend, plan, layer, one.inputs) for layer in one.layers}
+        return Plans(attention, recurrent, [bindings.get(index) for index in range(max(bindings) + 1)])
+
+    def _start_states(self, plan: StepPlan) -> None:
+        """Zero and copy the states that the plan names."""
+        zero, copies = plan.records(Column.ZERO, 2), plan.records(Column.COPIES, 3)
+        layers = [(one.backend, layer) for one in self._recurrent for layer in one.layers]
+        if len(zero):
+            slots = self.state.upload(zero[:, 1])
+            for backend, layer in layers:
+                backend.zero(layer, slots)
+        if len(copies):
+            source, target = self.state.upload(copies[:, 1:].T)
+            for backend, layer in layers:
+                backend.fork(layer, source, target)
 
     def cuts(self) -> frozenset[str]:
-        """The attention operator."""
-        return frozenset({"srtkit::attend"})
+        """The operators that reach a backend."""
+        return frozenset({"srtkit::attend", "srtkit::recur"})
 
 
 @dataclass
@@ -120,23 +204,27 @@ class ModelRunner:
     def __init__(self, platform: Platform, limits: Limits, program: TargetProgram, runners: Runners) -> None:
         """Capture each runner's keys. The first that has a key runs it; the last runs what none has captured."""
         self.platform = platform
-        self._program = program
+        self.program = program
         self._ring = [platform.host_buffer((limits.max_rows,), torch.int32) for _ in range(limits.depth + 1)]
         self.eager_steps = 0
         self._runners: dict[StepKey, GraphRunner] = {}
+        begun, free = time.perf_counter(), platform.memory(0).free
         for runner, keys in runners.items():
             with torch.inference_mode():
                 runner.prepare(program, keys)
             self._runners = dict.fromkeys(keys, runner) | self._runners
+        taken, seconds = free - platform.memory(0).free, round(time.perf_counter() - begun, 3)
+        self.captured = {"steps": len(self._runners), "seconds": seconds, "bytes": taken}
         self._last_resort = list(runners)[-1]
 
     @torch.inference_mode()
     def forward(self, plan: StepPlan) -> Handle:
         """Launch a step. Mutates KV pages and the device state; does not wait for the device."""
-        step = self._program.stage(plan)
+        self.program.move(plan)
+        step = self.program.stage(plan)
         runner = self._runners.get(plan.key, self._last_resort)
         self.eager_steps += runner is self._last_resort
-        outputs = runner.run(self._program, plan.key)
+        outputs = runner.run(self.program, plan.key)
         n = len(step.rows)
         ids, logprobs = self._sample(plan, step, outputs["logits"][:n])
         host = self._ring[plan.step % len(self._ring)][:n]
@@ -148,7 +236,7 @@ class ModelRunner:
     def _sample(self, plan: StepPlan, step: StepTensors, logits: Tensor) -> tuple[Tensor, Logprobs]:
         if len(step.rows) == 0:
             return step.batch.slots[:0], {}
-        state, kept = self._program.state, logits
+        state, kept = self.program.state, logits
         if plan.flags & StepFlag.GREEDY:
             ids = logits.argmax(dim=-1).int()
         else:

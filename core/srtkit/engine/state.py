@@ -5,6 +5,7 @@ Written only here (from a plan's admit, release and page-write columns) and by t
 """
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from srtkit.spec.facts import Limits
+from srtkit.spec.kv import FULL, Component
 from srtkit.spec.platform import Platform
 from srtkit.spec.step_plan import ADMIT, MAX_STOP_IDS, Column, Ints, StepPlan
 
@@ -21,23 +23,24 @@ Array = np.ndarray[Any, Any]
 class DeviceState:
     """Mirrors for `limits.max_rows` slots and slot 0.
 
-    Device tensors at fixed addresses: `last_token` int32 [S]; `page_table` int32 [S, max_pages]; `temperature`,
-    `top_p`, `min_p` float32 [S]; `top_k` int32 [S]; `seed` int64 [S]. On the host: `host_pages`, the page table's
-    twin; `admitted`, records of ADMIT [S]; `stop_ids` [S, MAX_STOP_IDS], -1 filled.
+    Device tensors at fixed addresses: `last_token` int32 [S]; `page_tables`, one a component, int32 [S, max_pages], of
+    slots [S, 1]; `temperature`, `top_p`, `min_p` float32 [S]; `top_k` int32 [S]; `seed` int64 [S]. On the host:
+    `host_pages`, the page tables' twins; `admitted`, records of ADMIT [S]; `stop_ids` [S, MAX_STOP_IDS], -1 filled.
     """
 
-    def __init__(self, platform: Platform, limits: Limits) -> None:
+    def __init__(self, platform: Platform, limits: Limits, components: Sequence[Component] = (FULL,)) -> None:
         n = limits.max_rows + 1
 
         def zeros(dtype: torch.dtype, *shape: int) -> Tensor:
             return platform.allocate("workspace", shape, dtype)
 
         self.last_token = zeros(torch.int32, n)
-        self.page_table = zeros(torch.int32, n, limits.max_pages)
+        widths = [limits.max_pages if one.kind == "paged" else 1 for one in components]
+        self.page_tables = [zeros(torch.int32, n, width) for width in widths]
         self.temperature, self.top_p, self.min_p = (zeros(torch.float32, n) for _ in range(3))
         self.top_k = zeros(torch.int32, n)
         self.seed = zeros(torch.int64, n)
-        self.host_pages: Ints = np.zeros((n, limits.max_pages), np.int32)
+        self.host_pages: list[Ints] = [np.zeros((n, width), np.int32) for width in widths]
         self.admitted: Array = np.zeros(n, ADMIT)
         self.stop_ids: Ints = np.full((n, MAX_STOP_IDS), -1, np.int32)
         self._platform = platform
@@ -47,21 +50,25 @@ class DeviceState:
         """Take over what changed: released and admitted slots, page writes. The first call of a step."""
         self._uploads.append([])
         if len(released := plan.column(Column.RELEASE)):
-            self.host_pages[released] = 0
-            self.page_table.index_fill_(0, self.upload(released.astype(np.int64)), 0)
+            slots = self.upload(released.astype(np.int64))
+            for host, table in zip(self.host_pages, self.page_tables, strict=True):
+                host[released] = 0
+                table.index_fill_(0, slots, 0)
         if len(plan.column(Column.ADMIT)):
             self._admit(plan.column(Column.ADMIT).view(ADMIT), plan.records(Column.STOP_IDS, 2))
         if len(writes := plan.records(Column.PAGE_WRITES, 4)):
-            self.host_pages[writes[:, 1], writes[:, 2]] = writes[:, 3]
-            slots, index, pages = self.upload(writes[:, 1:].T)
-            self.page_table[slots, index] = pages
+            for number, (host, table) in enumerate(zip(self.host_pages, self.page_tables, strict=True)):
+                if len(own := writes if len(self.page_tables) == 1 else writes[writes[:, 0] == number]):
+                    host[own[:, 1], own[:, 2]] = own[:, 3]
+                    slots, index, pages = self.upload(own[:, 1:].T)
+                    table[slots, index] = pages
 
     def upload(self, array: Array) -> Tensor:
         """A small array on the device, without waiting for it; the host's copy lives as long as the step may run."""
         host = self._platform.host_buffer(array.shape, torch.from_numpy(np.empty(0, array.dtype)).dtype)
         host.numpy()[:] = array
         self._uploads[-1].append(host)
-        return host.to(self.page_table.device, non_blocking=True)
+        return host.to(self.last_token.device, non_blocking=True)
 
     def _admit(self, records: Array, stops: Ints) -> None:
         """Take over records of dtype ADMIT, and (slot, id) pairs of stop ids."""

@@ -25,16 +25,16 @@ from typing import Any
 import msgspec
 import uvicorn
 import uvloop
+from fastapi import FastAPI
 
 from srtkit.config.prepare import Run, prepare, rank_environment
 from srtkit.config.settings import Settings
 from srtkit.parallel.banner import banner, busy_line, log_with_time
 from srtkit.serve.app import create_app
-from srtkit.serve.frontend import Frontend
-from srtkit.serve.model import serve_model
+from srtkit.serve.prompts import ServedModel, serve_model
 from srtkit.serve.service import Service, start_pump
 from srtkit.spec.errors import ConfigError, EngineError, SrtError
-from srtkit.spec.messages import Failed, Ready, decode
+from srtkit.spec.messages import Control, Failed, Ready, Stats, decode
 from srtkit.spec.transport import Receiver, Transport, TransportBuild
 
 _log = logging.getLogger(__name__)
@@ -44,12 +44,6 @@ STOP_SECONDS = 10.0
 BUSY_SECONDS = 10.0
 # How long requests may go on that run when SIGTERM or SIGHUP comes; after Ctrl-C they end at once.
 GRACE_SECONDS = 5.0
-
-
-class PortInUse(ConfigError):
-    """Another program listens on the port."""
-
-    exit_code = 80
 
 
 def serve(settings: Settings) -> int:
@@ -69,14 +63,16 @@ def serve(settings: Settings) -> int:
         inbox = transport.receiver("deltas")
         model = serve_model(run)  # while the rank loads
         ready = _await_ready(inbox, rank)
-        frontend = Frontend(transport.sender("requests"), model.tokenizer, settings.scheduler.max_waiting)
-        service = Service(frontend, model, server_info(run, ready), settings.server, run.wiring.degraded)
+        info, most = server_info(run, ready, model), settings.scheduler.max_waiting
+        service = Service(transport.sender("requests"), model, info, settings.server, run.wiring.degraded, most)
         host, port = listener.getsockname()[:2]
         url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        stack.callback(_stop, frontend, rank)
+        stack.callback(_stop, service, rank)
+        app = create_app(service, run.loaded.all("routes"))
         lines = banner(run, ready, url, time.monotonic() - began)
-        uvloop.run(_serve_http(service, listener, inbox, rank, "\n".join(lines)))
-        frontend.check()
+        uvloop.run(_serve_http(app, service, listener, inbox, rank, "\n".join(lines)))
+        if service.failure is not None:
+            raise service.failure
     return 128 + signal.SIGTERM  # nothing else ends it without an error
 
 
@@ -93,10 +89,10 @@ def _end_start(number: int, stack: contextlib.ExitStack) -> None:
     os._exit(128 + signal.SIGTERM)  # an exception would be lost if a callback of the interpreter's is running
 
 
-def _stop(frontend: Frontend, rank: Rank) -> None:
+def _stop(service: Service, rank: Rank) -> None:
     """An orderly end: the rank closes what it holds."""
     with contextlib.suppress(subprocess.TimeoutExpired, SrtError):
-        frontend.control("shutdown")
+        service.send(Control(0, "shutdown"))
         rank.wait(timeout=STOP_SECONDS)
 
 
@@ -128,10 +124,12 @@ class _Server(uvicorn.Server):
         over.cancel()
 
 
-async def _serve_http(service: Service, listener: socket.socket, inbox: Receiver, rank: Rank, banner: str) -> None:
+async def _serve_http(
+    app: FastAPI, service: Service, listener: socket.socket, inbox: Receiver, rank: Rank, banner: str
+) -> None:
     loop = asyncio.get_running_loop()
     config = uvicorn.Config(
-        create_app(service),
+        app,
         log_config=None,
         log_level="warning",
         access_log=service.settings.access_log,
@@ -145,7 +143,7 @@ async def _serve_http(service: Service, listener: socket.socket, inbox: Receiver
 
     def on_end() -> None:
         if not server.should_exit:
-            service.fail(service.frontend.failure or _ended(rank))
+            service.fail(service.failure or _ended(rank))
             server.should_exit = True
 
     def wait_for_rank() -> None:
@@ -165,23 +163,23 @@ async def _serve_http(service: Service, listener: socket.socket, inbox: Receiver
 
 
 async def _report_while_busy(service: Service) -> None:
-    before, when = service.frontend.stats, time.monotonic()
+    before, when = service.stats or Stats(), time.monotonic()
     while True:
         await asyncio.sleep(BUSY_SECONDS)
-        stats, now = service.frontend.stats, time.monotonic()
-        if stats is not None and stats.steps > (before.steps if before is not None else 0):
+        stats, now = service.stats or Stats(), time.monotonic()
+        if stats.steps > before.steps:
             _log.info(busy_line(stats, before, now - when))
         before, when = stats, now
 
 
-def server_info(run: Run, ready: dict[str, Any]) -> dict[str, Any]:
+def server_info(run: Run, ready: dict[str, Any], model: ServedModel) -> dict[str, Any]:
     """What `/server_info` says, apart from live figures."""
     plugins = [
         {"id": one.id, "contract": one.contract, "distribution": one.offer.distribution, "version": one.offer.version}
         for one in run.wiring.plugins
     ]
     return {
-        "model": {"architecture": run.config.model.architecture, "dtype": run.config.model.dtype},
+        "model": {"architecture": run.config.model.architecture, "dtype": run.config.model.dtype, **model.card()},
         "max_context": run.config.limits.max_context,
         "wiring": {"digest": run.wiring.digest, "plugins": plugins},
         "memory": ready,
@@ -240,7 +238,6 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:
-            remedy = "stop the other program, or --set server.port=0"
-            raise PortInUse("server.port", f"port {port} on {host} is in use", remedy) from None
-        raise ConfigError("server.host", f"cannot listen on {host}:{port}: {error.strerror}", "") from None
+            raise OSError(error.errno, f"port {port} on {host} is in use") from None
+        raise ConfigError("server.host", f"cannot listen on {host}:{port}: {error.strerror}") from None
     return listener

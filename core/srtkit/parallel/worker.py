@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 
 from srtkit.config.prepare import RankSpec, restore
-from srtkit.parallel.banner import log_with_time
-from srtkit.plugins.blame import STARTING, STEPPING, blame
+from srtkit.parallel.banner import log_with_time, show_loading
+from srtkit.plugins.loaded import STARTING, STEPPING, blame
 from srtkit.spec.errors import SrtError
 from srtkit.spec.messages import Failed, Ready, encode
 from srtkit.spec.transport import Sender, TransportBuild
@@ -39,7 +39,6 @@ def main() -> int:
         transport = plugin.descriptor.build(TransportBuild(Path(spec.folder), plugin.options))
         inbox, outbox = transport.receiver("requests"), transport.sender("deltas")
         from srtkit.engine.build import build_engine
-        from srtkit.parallel.progress import show_loading
 
         built = build_engine(settings, loaded, spec.facts, config, Path(spec.path), show_loading)
         loop = built.loop(inbox, outbox, on_idle=gc.collect)

@@ -9,15 +9,17 @@ from srtkit.spec.versions import CONTRACTS
 
 OFFICIAL: dict[str, tuple[str, ...]] = {
     "platform": ("cpu", "cuda", "fakedev"),
-    "attention": ("cpu-native", "fa3", "flashinfer", "torch", "triton"),
+    "attention": ("cpu-native", "fa3", "flashinfer", "shadow", "torch", "triton"),
     "recurrent": ("torch",),
-    "prefix_cache": ("chunk", "radix", "radix-native"),
-    "graph_runner": ("cuda-full", "eager", "full"),
+    "prefix_cache": ("chunk", "events", "hiradix", "mamba", "radix", "radix-native"),
+    "kv_store": ("files", "redis"),
+    "graph_runner": ("cuda-breakable", "cuda-full", "cuda-piecewise", "eager"),
     "model_loader": ("dummy", "gguf", "safetensors"),
     "transport": ("inproc", "zmq"),
     "ops": ("cpu", "cpu-native", "triton"),
     "models": ("models",),
-    "cli": ("bench", "chat", "conformance", "plugin"),
+    "routes": ("admin", "cache"),
+    "cli": ("bench", "chat", "conformance", "debug", "plugin"),
 }
 
 # Kind → names when neither the file nor the platform says; other kinds then have none.
@@ -28,10 +30,12 @@ DEFAULTS: dict[str, tuple[str, ...]] = {
     "model_loader": ("safetensors", "gguf"),
     "transport": ("zmq",),
     "models": ("models",),
+    "routes": ("admin",),
 }
 
 _ODD_NAMES = {name: f"srtkit-plugin-{name}" for name in ("cpu-native", "models")}
 _ODD_NAMES |= dict.fromkeys(("conformance", "plugin"), "srtkit-conformance")
+_ODD_NAMES |= dict.fromkeys(OFFICIAL["graph_runner"][:3], "srtkit-plugin-graph-cuda")
 
 # How to install everything that serving on a CPU needs.
 CPU_SET = "pip install 'srtkit-core[cpu]'"
@@ -46,4 +50,4 @@ def official_distribution(kind: str, name: str) -> str:
     """The distribution of an official plugin, or ""."""
     if name not in OFFICIAL.get(kind, ()):
         return ""
-    return _ODD_NAMES.get(name, f"srtkit-plugin-{CONTRACTS[kind].short}-{name}")
+    return _ODD_NAMES.get(name, normal_name(f"srtkit-plugin-{CONTRACTS[kind].short}-{name}"))

@@ -5,9 +5,9 @@ version. Knows one plugin at a time and nothing of settings.
 """
 
 import importlib
+import logging
 import re
 import sys
-import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,10 +20,11 @@ from stevedore.named import NamedExtensionManager
 
 from srtkit.plugins.guard import guard
 from srtkit.plugins.registry import Offer
-from srtkit.plugins.trace import Trace, TraceEvent
 from srtkit.spec import hookspecs
 from srtkit.spec.errors import PluginBroken, PluginIncompatible, SrtError
 from srtkit.spec.versions import CONTRACTS
+
+_log = logging.getLogger(__name__)
 
 # Kind → what its hookspec says that it returns. Imports all kinds, so that the guard covers them, too.
 _RETURNS: dict[str, type] = {
@@ -51,18 +52,16 @@ def _reraise(manager: object, entry_point: EntryPoint, error: BaseException) -> 
     raise error
 
 
-def load(offer: Offer, trace: Trace | None = None) -> Any:
+def load(offer: Offer) -> Any:
     """The plugin's descriptor, of the type that the kind's hookspec names."""
-    started = time.perf_counter()
+    _log.debug("load %s: %s", offer.part, offer)
     torch_before = "torch" in sys.modules
     with guard(offer.part), calling(offer):
         descriptor = _call_hook(offer, _OneEntryPoint(offer)[offer.name].plugin)
     if not torch_before and "torch" in sys.modules:
         raise _broken(offer, "its light module imports torch", "import torch in the heavy module, from build()")
     _check(offer, descriptor)
-    if trace is not None:
-        detail = f"{offer}, contract {descriptor.contract}"
-        trace.append(TraceEvent("load", offer.part, detail, time.perf_counter() - started))
+    _log.debug("loaded %s: contract %s", offer.part, descriptor.contract)
     return descriptor
 
 

@@ -4,23 +4,25 @@ The file is the allow list: a plugin is imported only if it is named, chosen by 
 by a chosen one, or a default. Runs in the parent; children use `loaded`. Knows no kind's meaning.
 """
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from srtkit.config.hints import did_you_mean
 from srtkit.config.origin import KeyPath, validated
 from srtkit.config.settings import Settings
 from srtkit.plugins.catalogue import DEFAULTS, OFFICIAL, normal_name
+from srtkit.plugins.loaded import WiredPlugin, WiringPlan
 from srtkit.plugins.loading import calling, load
-from srtkit.plugins.plan import WiredPlugin, WiringPlan
 from srtkit.plugins.registry import Offer, Registry
-from srtkit.plugins.trace import Trace, TraceEvent
 from srtkit.spec.errors import ConfigError, DeviceAbsent, PluginError, PluginNotFound
 from srtkit.spec.facts import DeviceFacts
 from srtkit.spec.platform import PlatformDefaults
 from srtkit.spec.versions import CONTRACTS
+
+_log = logging.getLogger(__name__)
 
 # Roles beside `use`, in build order.
 ATTENTION_ROLES = ("prefill", "decode", "mla", "draft", "shadow")
@@ -30,7 +32,7 @@ _Table = tuple[KeyPath, dict[str, Any]]
 
 
 def wire(
-    settings: Settings, registry: Registry, *, assume: str | None = None, trace: Trace | None = None
+    settings: Settings, registry: Registry, assume: str | None = None
 ) -> tuple[WiringPlan, DeviceFacts, PlatformDefaults]:
     """Resolve every plugin of a run, and the facts and defaults of its platform.
 
@@ -38,10 +40,10 @@ def wire(
     Raises `ConfigError` for options, and the `PluginError` that fits: not found, broken, incompatible,
     duplicate, device absent.
     """
-    wirer = _Wirer(settings, registry, [] if trace is None else trace)
+    wirer = _Wirer(settings, registry)
     facts, defaults = wirer.add_platform(assume)
     for kind in CONTRACTS:
-        if kind not in ("platform", "cli"):
+        if kind not in ("platform", "kv_store", "cli"):  # a store comes in as a need of a cache
             wirer.add_kind(kind, wirer.choose(kind, defaults))
     return WiringPlan(tuple(wirer.plugins), tuple(wirer.degraded)), facts, defaults
 
@@ -64,7 +66,6 @@ class _Wirer:
 
     settings: Settings
     registry: Registry
-    trace: Trace
     plugins: list[WiredPlugin] = field(default_factory=list)
     degraded: list[str] = field(default_factory=list)
 
@@ -82,8 +83,7 @@ class _Wirer:
         if facts is None:
             remedy = "`srt config init --detect` writes a file for this machine"
             raise DeviceAbsent(offer.part, f"its device is not here ({offer})", remedy)
-        device = f"{facts.count} x {facts.name} ({facts.architecture})"
-        self.trace.append(TraceEvent("assume" if assume else "probe", offer.part, device))
+        _log.debug("probe %s: %d x %s (%s)", offer.part, facts.count, facts.name, facts.architecture)
         with calling(offer):
             return facts, descriptor.defaults(facts)
 
@@ -102,22 +102,28 @@ class _Wirer:
             names.append("eager")  # the last resort of every step
         if by == "platform":  # an order of preference: what is not installed is no loss
             names = [n for n in names if any(one.name == normal_name(n) for one in self.registry.of(kind))] or names
-        self.trace.append(TraceEvent("choose", kind, f"{', '.join(names) or 'none'} (by {by})"))
+        _log.debug("choose %s: %s (by %s)", kind, ", ".join(names) or "none", by)
         roles = self.settings.attention.model_dump(include=set(ATTENTION_ROLES)) if kind == "attention" else {}
         return [*(("use", name) for name in names), *((role, name) for role, name in roles.items() if name is not None)]
 
     def add_kind(self, kind: str, chosen: Sequence[tuple[str, str]]) -> None:
         """Wire the chosen plugins of a kind, each with its table of options."""
-        tables = self._tables(kind, {_bare(name) for _, name in chosen})
+        tables = self._tables(kind, {_bare(name) for role, name in chosen if role != "shadow"})
         empty: _Table = ((kind, "options"), {})
         spare = [("fallback", name) for name in (self.settings.attention.fallback if kind == "attention" else ())]
         wants = [_Want(kind, name, role, *tables.get(_bare(name), empty)) for role, name in (*chosen, *spare)]
+        wants = [self._shadow(want, tables) if want.role == "shadow" else want for want in wants]
         for want in wants[len(chosen) :]:
             self._find(want)  # one that is not installed is a mistake also where it is not needed
         # Alternatives: the first that covers the model serves (config/resolve.py).
         uses = [want for want in wants if kind == "attention" and want.role in ("use", "fallback")]
         for alternatives in (uses, *([want] for want in wants if want not in uses)):
             self.plugins += self._wire(alternatives)
+
+    def _shadow(self, named: _Want, tables: Mapping[str, _Table]) -> _Want:
+        """The plugin that compares, which needs the one that the file names."""
+        place, table = tables.get("shadow", (("attention", "options", "shadow"), {}))
+        return replace(named, name="shadow", place=place, table={**table, "watch": "", "against": named.name})
 
     def _tables(self, kind: str, chosen: set[str]) -> dict[str, _Table]:
         """The options tables of plugins by name: each one's own, and the kind's for its only plugin.
@@ -146,7 +152,7 @@ class _Wirer:
             try:
                 wired = self._resolve(want)
             except PluginError as error:
-                self.trace.append(TraceEvent("refuse", error.part, error.cause))
+                _log.debug("refuse %s: %s", error.part, error.cause)
                 errors.append(error)
             else:
                 if errors and not found:
@@ -170,7 +176,7 @@ class _Wirer:
         if offer.part in re.split("[/@]", want.owner):
             cause = f"needs itself: {want.owner} -> {offer.part}"
             raise ConfigError(offer.part, cause, "break the circle in the options tables")
-        descriptor = load(offer, self.trace)
+        descriptor = load(offer)
         options = validated(descriptor.options, want.table, self.settings.origin, want.place)
         role = "use" if want.role == "fallback" else want.role
         wired = WiredPlugin(offer, descriptor.contract, options.model_dump(mode="json"), role, want.owner)
@@ -178,7 +184,7 @@ class _Wirer:
             needs = list(descriptor.needs(options))
         result: list[WiredPlugin] = []
         for need in needs:
-            self.trace.append(TraceEvent("need", offer.part, f"{need.kind}:{need.name} as {need.role}"))
+            _log.debug("need %s: %s:%s as %s", offer.part, need.kind, need.name, need.role)
             place = (*want.place, need.role)
             result += self._resolve(_Want(need.kind, need.name, need.role, place, need.options, wired.id))
         return [*result, wired]

@@ -1,148 +1,158 @@
-"""Who holds which page: the pool, the prefix cache and the columns brought together. Plans nothing.
+"""Who holds which page: all components, the prefix cache and the columns brought together. Plans nothing.
 
 waiting ──lend──▶ leased prefix        (cache's pages, pinned)
         ──grow──▶ + own pages          (in use)
-        ──keep──▶ own whole pages become the cache's, still pinned
+        ──keep──▶ own whole pages become the cache's, still pinned; let_go: those before a window are free
         ──end───▶ keep, then what is left retires with the slot until in_flight is 0
 """
 
 import numpy as np
 
 from srtkit.scheduler.columns import Columns, State
-from srtkit.scheduler.pages import PagePool
+from srtkit.scheduler.component import PagedComponent, StateComponent
+from srtkit.scheduler.limits import SchedulerLimits
+from srtkit.scheduler.room import Room
 from srtkit.scheduler.sequence import Sequence
-from srtkit.spec.prefix_cache import Evicted, PrefixCache
-from srtkit.spec.step_plan import EMPTY, Ints
+from srtkit.scheduler.tiers import Tiers
+from srtkit.spec.prefix_cache import PrefixCache
+from srtkit.spec.step_plan import EMPTY, Column, Ints
 
 
 class PageBook:
-    """Pages of one paged component for all sequences."""
+    """Pages of all components, `parts`, for all sequences. Counts of pages are int32 [parts]."""
 
-    def __init__(self, pool: PagePool, cache: PrefixCache, columns: Columns, page_size: int) -> None:
-        self.pool = pool
+    def __init__(self, limits: SchedulerLimits, cache: PrefixCache, columns: Columns) -> None:
         self.cache = cache
         self.columns = columns
-        self.page_size = page_size
-        self.writes: list[Ints] = []  # page writes for the next plan: [n, 4] (component, slot, index, page)
-        self._rewritten = False  # a slot may stand in `writes` for two sequences
+        self.page_size = limits.page_size
+        self.parts: list[PagedComponent] = []
+        self.state: StateComponent | None = None
+        for number, component in enumerate(limits.pools):
+            if component.kind == "paged":
+                self.parts.append(PagedComponent(number, component, limits, columns))
+            else:
+                self.state = StateComponent(number, component, limits, columns)
+                self.parts.append(self.state)
+        self._paged = [part for part in self.parts if part is not self.state]
+        self.room, self.tiers = Room(self.parts, cache), Tiers(cache, self.parts)
+        self._windows = [part for part in self.parts if part.component.reach == "window"]
 
-    def available(self) -> int:
-        """Pages that are free or could be made free by eviction."""
-        return self.pool.free + self.cache.evictable(self.pool.component)
+    @property
+    def main(self) -> PagedComponent:
+        """The component that figures speak of: one whose pages stay, if there is any."""
+        return next((part for part in self.parts if part.component.reach == "all"), self.parts[0])
 
-    def missing(self, slot: int, upto: int) -> int:
-        """Pages the slot lacks to hold `upto` tokens."""
-        return max(0, -(-upto // self.page_size) - int(self.columns.n_pages[slot]))
+    def missing(self, slots: Ints | int, upto: Ints | int) -> Ints:
+        """Pages that these slots lack to hold so many tokens, those of a window a sequence at a time."""
+        return np.array([part.missing(slots, upto) for part in self.parts], np.int32)
+
+    def longest(self, slot: int) -> int:
+        """Tokens the slot could hold with all available pages."""
+        pages = zip(self.parts, self.room.available(), strict=True)
+        return min((int(part.n_pages[slot]) + int(n)) * part.page_size for part, n in pages)
 
     def lend(self, sequence: Sequence) -> int:
         """Match the cache for a sequence that has its slot; returns the tokens it need not compute."""
         columns, slot = self.columns, sequence.slot
         # At least one token must be computed, or there is nothing to sample from.
         lease = self.cache.match(sequence.key(sequence.ids, limit=len(sequence.ids) - 1))
-        pages = lease.pages.get(self.pool.component, EMPTY)
-        sequence.lease, sequence.lease_pages, sequence.mine = lease, len(pages), EMPTY
+        if lease.pending and (n := self.room.most(lease.pending // self.page_size)):
+            lease = self.tiers.load(lease, n)
+        sequence.lease = lease
         columns.planned[slot] = columns.computed[slot] = lease.length
-        self._append(slot, pages)
+        for part in self.parts:
+            part.begin(slot, lease)
         return lease.length
 
-    def unlend(self, sequence: Sequence) -> None:
-        """Undo `lend`: the sequence cannot be admitted now."""
-        if sequence.lease_pages:
-            self.writes.pop()
-        self._give_back(sequence)
+    def admit(self, slot: int) -> None:
+        """The slot's sequence, which has been lent its pages, will run."""
+        for part in self.parts:
+            part.admit(slot)
 
     def grow(self, slot: int, upto: int) -> bool:
         """Give the slot pages for `upto` tokens, evicting if need be. False: not enough, nothing changed."""
-        if missing := self.missing(slot, upto):
-            if not self._make_free(missing):
-                return False
-            self._append(slot, self.pool.take(missing))
+        missing = [(part, n) for part in self.parts if (n := -(-upto // part.page_size) - int(part.n_pages[slot])) > 0]
+        if not all(self.room.make(part, n) for part, n in missing):
+            return False
+        for part, n in missing:
+            index = np.arange(n, dtype=np.int32) + part.n_pages[slot]
+            part.add(np.full_like(index, slot), index)
         return True
 
     def grow_decode(self, slots: Ints) -> Ints:
         """Give each decode slot room for one more token; returns the slots for which no page was left."""
-        columns = self.columns
-        short = slots[columns.planned[slots] >= columns.n_pages[slots] * self.page_size]
-        if len(short) == 0:
-            return EMPTY
-        self._make_free(len(short))
-        served, left = short[: self.pool.free], short[self.pool.free :]
-        pages, index = self.pool.take(len(served)), columns.n_pages[served]
-        columns.page_table[served, index] = pages
-        columns.n_pages[served] += 1
-        self._note_writes(served, index, pages)
+        left, planned = EMPTY, self.columns.planned[slots]
+        for part in self._paged:
+            short = slots[planned >= part.n_pages[slots] * part.page_size]
+            if len(short):
+                self.room.make(part, len(short))
+                served, rest = short[: part.pool.free], short[part.pool.free :]
+                part.add(served, part.n_pages[served])
+                left = np.union1d(left, rest) if len(rest) else left
         return left
 
-    def keep(self, sequence: Sequence) -> None:
-        """Give the cache every whole page whose tokens are committed."""
-        columns, slot = self.columns, sequence.slot
-        upto = int(columns.computed[slot])
-        if sequence.lease is None or upto // self.page_size <= sequence.lease_pages:
+    def keep(self, sequence: Sequence, upto: int, snapshot: int = 0) -> None:
+        """Give the cache every whole page of the first `upto` tokens, all committed, and the state after exactly them.
+
+        `snapshot`: the state slot that holds it, 0 for none.
+        """
+        columns, slot, lease, state = self.columns, sequence.slot, sequence.lease, self.state
+        if lease is None or (upto // self.page_size <= lease.length // self.page_size and not snapshot):
             return
-        component = self.pool.component
-        n_pages = int(columns.n_pages[slot])
-        before = len(sequence.own_indices(n_pages))
         key = sequence.key(columns.tokens[slot, :upto].copy(), limit=upto)
-        lease, remaps = self.cache.insert(sequence.lease, key, {component: columns.page_table[slot, :n_pages]}, upto)
-        sequence.lease, sequence.lease_pages = lease, len(lease.pages.get(component, EMPTY))
-        sequence.mine = np.array([one.index for one in remaps if one.component == component], np.int32)
-        self.pool.to_cache(before - len(sequence.own_indices(n_pages)))
+        pages = {part.name: part.table[slot, : part.n_pages[slot]] for part in self._paged}
+        if state:
+            pages[state.name] = np.array([snapshot] if snapshot else [], np.int32)
+        sequence.lease, remaps = self.cache.insert(lease, key, pages, upto)
+        mine = {part.name: [one.index for one in remaps if one.component == part.name] for part in self.parts}
+        for part in self._paged if sequence.lease.length > lease.length else ():
+            part.settle(slot, sequence.lease.length, mine[part.name])
+        if state and snapshot:
+            state.settle_snapshot(slot, snapshot, sequence.lease.length >= upto and not mine[state.name])
+        if state and not (columns.snapshot_at[slot] > columns.planned[slot]).any():
+            state.want_snapshots(slot, sequence.lease.snapshot_at)
+
+    def let_go(self, slots: Ints) -> None:
+        """Free the pages of running slots that are before every later token's window."""
+        for part in self._windows:
+            part.let_go(slots)
+
+    def copies(self, sequence: Sequence) -> bool:
+        """Whether it holds copies of pages that the cache has, and pins."""
+        length = sequence.lease.length if sequence.lease else 0
+        return any(part.own[sequence.slot, : length // part.page_size].any() for part in self.parts)
 
     def end(self, sequence: Sequence) -> None:
         """The sequence stops running: keep what is committed, retire the rest with its slot."""
-        self.keep(sequence)
-        slot = sequence.slot
-        self.pool.retire(len(sequence.own_indices(int(self.columns.n_pages[slot]))))
-        self.columns.state[slot] = State.RETIRING
+        self.keep(sequence, int(self.columns.computed[sequence.slot]))
+        for part in self.parts:
+            part.retire(sequence.slot)
+        self.columns.state[sequence.slot] = State.RETIRING
 
-    def finish_retiring(self, sequence: Sequence) -> None:
-        """No step in flight touches the slot any more: free its pages, unpin its lease, free the slot."""
-        slot = sequence.slot
-        own = sequence.own_indices(int(self.columns.n_pages[slot]))
-        self.pool.retired(self.columns.page_table[slot, own])
-        self._rewritten = True
-        self._give_back(sequence)
-
-    def flush(self) -> int:
-        """Empty the cache as far as it is not pinned; how many pages became free."""
-        return self.take_evicted(self.cache.reset())
-
-    def take_evicted(self, evicted: Evicted) -> int:
-        """Pages the cache gave back become free; how many."""
-        pages = evicted.pages.get(self.pool.component, EMPTY)
-        self.pool.from_cache(pages)
-        return len(pages)
-
-    def drain_writes(self) -> Ints:
-        """Page writes since the last plan, flattened; each (slot, index) at most once, the last one."""
-        rows = np.concatenate(self.writes) if self.writes else np.empty((0, 4), np.int32)
-        if self._rewritten:
-            _, latest = np.unique(rows[::-1, 1:3], axis=0, return_index=True)
-            rows = rows[len(rows) - 1 - latest]
-        self.writes.clear()
-        self._rewritten = False
-        return rows.ravel()
-
-    def _make_free(self, n: int) -> bool:
-        component = self.pool.component
-        while self.pool.free < n and self.cache.evictable(component):
-            self.take_evicted(self.cache.evict(component, n - self.pool.free))
-        return self.pool.free >= n
-
-    def _give_back(self, sequence: Sequence) -> None:
-        """Unpin its lease, free its slot."""
+    def give_back(self, sequence: Sequence) -> None:
+        """No step in flight touches the slot (any more): free what is retiring, unpin its lease, free the slot."""
         assert sequence.lease is not None, "only a sequence with a lease has a slot"
-        self.take_evicted(self.cache.release(sequence.lease))
-        sequence.lease, sequence.lease_pages, sequence.mine = None, 0, EMPTY
+        for part in self.parts:
+            part.clear(sequence.slot)
+        self.room.take_evicted(self.cache.release(sequence.lease))
+        sequence.lease = None
         self.columns.free(sequence.slot)
 
-    def _append(self, slot: int, pages: Ints) -> None:
-        """Put pages at the end of the slot's row of the table."""
-        index = np.arange(len(pages), dtype=np.int32) + self.columns.n_pages[slot]
-        self.columns.page_table[slot, index] = pages
-        self.columns.n_pages[slot] += len(pages)
-        self._note_writes(np.full_like(index, slot), index, pages)
+    def changes(self, slots: Ints, start: Ints, n_query: Ints) -> dict[Column, Ints]:
+        """What the next plan, of these rows, must carry of pages and states; given once."""
+        writes = [part.drain() for part in self.parts]
+        columns = {Column.PAGE_WRITES: np.concatenate(writes).ravel()}
+        if self.state:
+            zero, copies = self.state.drain_starts()
+            columns |= {Column.ZERO: zero.ravel(), Column.COPIES: copies.ravel()}
+            columns[Column.SNAPSHOTS] = self._snapshots(self.state, slots, start, n_query)
+        return columns
 
-    def _note_writes(self, slots: Ints, index: Ints, pages: Ints) -> None:
-        if len(pages):
-            self.writes.append(np.stack((np.zeros_like(index), slots, index, pages), axis=1))
+    def _snapshots(self, state: StateComponent, slots: Ints, start: Ints, n_query: Ints) -> Ints:
+        """State slots for the snapshots that these rows come by: (row, offset, slot); none where none can be had."""
+        at, begin = self.columns.snapshot_at[slots], start[:, None]
+        found = []
+        for row, i in zip(*np.nonzero((begin < at) & (at <= begin + n_query[:, None])), strict=True):
+            if self.room.make(state, 1) and (target := state.hold_snapshot(int(slots[row]))):
+                found.append((row, at[row, i] - start[row], target))
+        return np.array(found, np.int32).ravel()

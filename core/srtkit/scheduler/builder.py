@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from srtkit.scheduler.columns import Columns
+from srtkit.scheduler.book import PageBook
 from srtkit.scheduler.sequence import Sequence
 from srtkit.spec.step_plan import ADMIT, EMPTY, Column, Ints, RowFlag, StepFlag, StepKey, StepPlan
 
@@ -23,8 +23,9 @@ class Chunk:
 class PlanBuilder:
     """Collects what changed since the last plan, and builds the next one."""
 
-    def __init__(self, columns: Columns, fit: Callable[[StepKey], StepKey]) -> None:
-        self._columns = columns
+    def __init__(self, book: PageBook, fit: Callable[[StepKey], StepKey]) -> None:
+        self._book = book
+        self._columns = book.columns
         self._fit = fit
         self._step = 0
         self._admitted: dict[int, Ints] = {}  # by slot: one that ended before any step may have been given out again
@@ -47,10 +48,11 @@ class PlanBuilder:
         for collected in (self._admitted, self._stops):
             collected.pop(slot, None)
 
-    def build(self, decode: Ints, chunks: list[Chunk], page_writes: Ints) -> StepPlan:
-        """The next plan, and the columns advanced by it. Without rows nothing is consumed and step is -1."""
+    def build(self, decode: Ints, chunks: list[Chunk]) -> StepPlan:
+        """The next plan, and columns and book advanced by it. Without rows it has transfers only, and step is -1."""
+        transfers, loads = self._book.tiers.take()
         if len(decode) == 0 and not chunks:
-            return StepPlan(-1, StepKey(0, 0), 0, 0)
+            return StepPlan(-1, StepKey(0, 0), 0, 0, {Column.TRANSFERS: transfers})
         slots, n_query, start, flags = self._rows(decode, chunks)
         columns = {
             Column.ROW_SLOT: slots,
@@ -61,17 +63,19 @@ class PlanBuilder:
             Column.ADMIT: _joined(list(self._admitted.values())),
             Column.STOP_IDS: _joined(list(self._stops.values())),
             Column.RELEASE: np.array(self._released, np.int32),
-            Column.PAGE_WRITES: page_writes,
+            Column.TRANSFERS: transfers,
+            **self._book.changes(slots, start, n_query),
         }
         self._admitted.clear()
         self._stops.clear()
         self._released.clear()
-        wanted = StepKey(len(slots), int(n_query.sum()), q_len=0 if chunks else 1)
+        gates = StepFlag.GATES if loads else StepFlag(0)  # in the key, so that no recorded step serves it
+        wanted = StepKey(len(slots), int(n_query.sum()), q_len=0 if chunks else 1, flags=int(gates))
         sampling = slots[flags & RowFlag.SAMPLE != 0]
         step_flags = StepFlag.GREEDY if self._columns.greedy[sampling].all() else StepFlag(0)
         if (flags & RowFlag.LOGPROBS).any():
             step_flags |= StepFlag.LOGPROBS
-        plan = StepPlan(self._step, self._fit(wanted), int(step_flags), len(decode), columns)
+        plan = StepPlan(self._step, self._fit(wanted), int(step_flags | gates), len(decode), columns)
         self._step += 1
         self._columns.planned[slots] += n_query
         self._columns.in_flight[slots] += 1

@@ -12,6 +12,8 @@ import numpy.typing as npt
 
 from srtkit.spec.step_plan import MAX_STOP_IDS, Ints
 
+MAX_SNAPSHOTS = 4  # that a cache may want of a sequence at a time
+
 
 class State(IntEnum):
     """Where a slot is in its life."""
@@ -25,13 +27,11 @@ class State(IntEnum):
 class Columns:
     """One array per fact, [max_running + 1] or [max_running + 1, n]. The scheduler is the only writer."""
 
-    def __init__(self, max_running: int, max_context: int, max_pages: int) -> None:
+    def __init__(self, max_running: int, max_context: int) -> None:
         n = max_running + 1
         self.state: npt.NDArray[np.int8] = np.zeros(n, np.int8)
         # np.empty of large arrays costs address space only: pages are touched as contexts grow.
         self.tokens: Ints = np.empty((n, max_context + 1), np.int32)
-        self.page_table: Ints = np.zeros((n, max_pages), np.int32)
-        self.n_pages: Ints = np.zeros(n, np.int32)
         self.prompt_len: Ints = np.zeros(n, np.int32)  # tokens to compute before the first new one
         self.planned: Ints = np.zeros(n, np.int32)  # tokens with KV once all launched steps have run
         self.computed: Ints = np.zeros(n, np.int32)  # tokens with KV in committed steps
@@ -39,6 +39,7 @@ class Columns:
         self.target_len: Ints = np.zeros(n, np.int32)  # length at which it ends
         self.min_len: Ints = np.zeros(n, np.int32)  # stop ids do not end it below this length
         self.stop_ids: Ints = np.full((n, MAX_STOP_IDS), -1, np.int32)
+        self.snapshot_at: Ints = np.zeros((n, MAX_SNAPSHOTS), np.int32)  # lengths at which the cache wants the state
         self.in_flight: npt.NDArray[np.int16] = np.zeros(n, np.int16)  # launched, uncommitted steps
         self.row_flags: Ints = np.zeros(n, np.int32)  # LOGPROBS and the like, OR-ed into each sampling row
         self.greedy: npt.NDArray[np.bool_] = np.zeros(n, np.bool_)
@@ -52,9 +53,9 @@ class Columns:
     def acquire(self) -> int:
         """A free row slot, its columns zeroed."""
         slot = self._free.pop()
-        self.page_table[slot] = 0
         self.stop_ids[slot] = -1
-        for column in (self.n_pages, self.planned, self.computed, self.known, self.in_flight):
+        self.snapshot_at[slot] = 0
+        for column in (self.planned, self.computed, self.known, self.in_flight):
             column[slot] = 0
         return slot
 

@@ -20,6 +20,7 @@ class PagePool:
         self._free = np.arange(total, 0, -1, dtype=np.int32)  # a stack: the end is taken first
         self.free = total
         self.cached = 0
+        self.moving = 0  # of the cached ones, those that come back when they have been copied to a slower tier
         self.in_use = 0
         self.retiring = 0
         self.touched = 0  # the highest page ever taken: pages above it have never been written
@@ -42,6 +43,11 @@ class PagePool:
     def from_cache(self, pages: Ints) -> None:
         """Cached → free: the prefix cache evicted them."""
         self.cached -= len(pages)
+        self._push(pages)
+
+    def put_back(self, pages: Ints) -> None:
+        """In use → free: no step that has been launched touches them any more."""
+        self.in_use -= len(pages)
         self._push(pages)
 
     def retire(self, n: int) -> None:

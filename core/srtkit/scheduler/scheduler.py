@@ -13,26 +13,13 @@ import numpy as np
 from srtkit.scheduler.book import PageBook
 from srtkit.scheduler.builder import Chunk, PlanBuilder
 from srtkit.scheduler.columns import Columns, State
-from srtkit.scheduler.pages import PagePool
+from srtkit.scheduler.limits import SchedulerLimits
 from srtkit.scheduler.sequence import Sequence
-from srtkit.scheduler.waiting import Policy, Waiting, common_prefix
+from srtkit.scheduler.waiting import Waiting, common_prefix
 from srtkit.spec.errors import Unsupported
 from srtkit.spec.messages import Abort, Deltas, Finished, Logprobs, Started, Submit, ints
 from srtkit.spec.prefix_cache import PrefixCache
 from srtkit.spec.step_plan import EMPTY, MAX_STOP_IDS, Column, Ints, RowFlag, StepKey, StepPlan
-
-
-@dataclass(frozen=True)
-class SchedulerLimits:
-    """Bounds of a run. `pages` are those of the component "full"; `shares`: the cache can share prefixes."""
-
-    max_running: int
-    chunk_tokens: int
-    max_context: int
-    page_size: int
-    pages: int
-    policy: Policy = "fcfs"
-    shares: bool = True
 
 
 @dataclass
@@ -59,20 +46,20 @@ class Scheduler:
     """One scheduler for one engine. Calls alternate: absorb, plan, commit (`depth` plans later)."""
 
     def __init__(self, limits: SchedulerLimits, cache: PrefixCache, fit: Callable[[StepKey], StepKey]) -> None:
-        if limits.max_context > limits.pages * limits.page_size:
-            raise Unsupported(
-                "scheduler",
-                f"a context of {limits.max_context} tokens does not fit {limits.pages} pages of {limits.page_size}",
-                "lower model.max_context or raise memory.fraction",
-            )
+        for component, pages in limits.pools.items():
+            if component.reach == "all" and limits.max_pages > pages:
+                raise Unsupported(
+                    "scheduler",
+                    f"a context of {limits.max_context} tokens does not fit {pages} pages of {limits.page_size}",
+                    "lower model.max_context or raise memory.fraction",
+                )
         self.limits = limits
-        max_pages = -(-limits.max_context // limits.page_size)
-        self.columns = Columns(limits.max_running, limits.max_context, max_pages)
-        self.book = PageBook(PagePool("full", limits.pages), cache, self.columns, limits.page_size)
+        self.columns = Columns(limits.max_running, limits.max_context)
+        self.book = PageBook(limits, cache, self.columns)
         self.waiting = Waiting(limits.policy)
         self.running: dict[int, Sequence] = {}  # by row slot, retiring ones included
         self.counters = Counters()
-        self._builder = PlanBuilder(self.columns, fit)
+        self._builder = PlanBuilder(self.book, fit)
         self._slot_of: dict[int, int] = {}  # rid → row slot of sequences that have not ended
         self._arrivals = 0
         self._started: list[Started] = []
@@ -87,7 +74,9 @@ class Scheduler:
             self._finished.append(Finished(request.rid, 0, "error", problem))
             return
         self._arrivals += 1
-        self.waiting.push(Sequence(request, ids, len(ids), order=self._arrivals))
+        sequence = Sequence(request, ids, len(ids), order=self._arrivals)
+        sequence.ticket = self.book.tiers.fetch(sequence.key(ids, limit=len(ids) - 1))
+        self.waiting.push(sequence)
 
     def abort(self, request: Abort) -> None:
         """End a sequence wherever it stands. Unknown ids have ended already: nothing to do."""
@@ -118,13 +107,12 @@ class Scheduler:
         for chunk in chunks:
             if chunk.last:
                 self.columns.state[chunk.slot] = State.DECODE
-        writes = self.book.drain_writes() if len(decode) or chunks else EMPTY
-        return self._builder.build(decode, chunks, writes)
+        return self._builder.build(decode, chunks)
 
     def _decode_rows(self) -> Ints:
         rows = self.columns.decode_rows()
         left = self.book.grow_decode(rows)
-        while len(left) and self._retract_for(len(left), keep_slot=-1):
+        while len(left) and self._retract_for(self.book.missing(left, self.columns.planned[left] + 1), keep_slot=-1):
             left = self.book.grow_decode(left[self.columns.state[left] == State.DECODE])
         kept: Ints = rows[(self.columns.state[rows] == State.DECODE) & ~np.isin(rows, left)]
         return kept
@@ -146,11 +134,13 @@ class Scheduler:
         columns = self.columns
         start, prompt_len = int(columns.planned[slot]), int(columns.prompt_len[slot])
         n = min(prompt_len - start, budget)
+        if not self.limits.inner_snapshots:
+            wanted = columns.snapshot_at[slot]
+            n = min(n, int((wanted[wanted > start] - start).min(initial=n)))
         while not self.book.grow(slot, start + n):
             missing = self.book.missing(slot, start + n)
             if not (may_retract and self._retract_for(missing, keep_slot=slot)):
-                n = (int(columns.n_pages[slot]) + self.book.available()) * self.limits.page_size - start
-                n = min(prompt_len - start, budget, n)
+                n = min(n, self.book.longest(slot) - start)
                 if n <= 0 or not self.book.grow(slot, start + n):
                     return None
                 break
@@ -165,7 +155,7 @@ class Scheduler:
             room = budget - sum(chunk.n for chunk in chunks)
             if room <= 0 or self.columns.free_slots == 0:
                 return False
-            if self._shares_with_running(sequence):
+            if self._shares_with_running(sequence) or self.book.tiers.fetching(sequence.ticket):
                 return None
             if not self._start(sequence):
                 return False
@@ -192,6 +182,9 @@ class Scheduler:
             if len(usable) < page or not np.array_equal(donor.ids[:page], usable[:page]):
                 continue
             common = common_prefix(donor.ids, usable) // page * page
+            if self.book.state:
+                wanted = self.columns.snapshot_at[slot]
+                common = int(wanted[wanted <= common].max(initial=0))
             if common > self.book.cache.peek([sequence.key(sequence.ids, limit=len(usable))])[0]:
                 return True
         return False
@@ -202,11 +195,12 @@ class Scheduler:
         slot = sequence.slot = columns.acquire()
         cached = self.book.lend(sequence)
         n = len(sequence.ids)
-        prompts = np.flatnonzero(columns.state == State.PROMPT)
-        promised = sum(self.book.missing(int(s), int(columns.prompt_len[s])) for s in prompts)
+        prompts = np.flatnonzero(columns.state == State.PROMPT).astype(np.int32)
+        wanted = self.book.missing(slot, n + 1) + self.book.missing(prompts, columns.prompt_len[prompts])
         alone = not any(columns.state[s] != State.RETIRING for s in self.running)
-        if not alone and self.book.missing(slot, n + 1) + promised > self.book.available():
-            self.book.unlend(sequence)
+        unloaded = sequence.lease is not None and sequence.lease.pending > 0 and self.book.room.moving
+        if unloaded or (not alone and (wanted > self.book.room.available()).any()):
+            self.book.give_back(sequence)
             return False
         request, sampling = sequence.request, sequence.request.sampling
         columns.state[slot] = State.PROMPT
@@ -220,37 +214,55 @@ class Scheduler:
         self.running[slot] = sequence
         self._slot_of[request.rid] = slot
         self._started.append(Started(request.rid, slot, min(cached, sequence.prompt_len)))
+        self.book.admit(slot)
         self._builder.admit(sequence)
         if not sequence.retracted:
             self.counters.prompt_tokens += n
             self.counters.cached_tokens += cached
         return True
 
-    def _retract_for(self, n: int, keep_slot: int) -> bool:
-        """Put back the youngest running sequence so that n pages can be had. False: nothing (more) to do now.
+    def _retract_for(self, n: Ints, keep_slot: int) -> bool:
+        """Put back the youngest running sequence so that n pages of each component can be had. False: nothing
+        (more) to do now.
 
         With steps in flight its pages come free only when they are committed: then waiting is enough. A sequence
         alone is put back if it has copies of cached pages, which it pins: it starts again on the cache's.
         """
-        if self.book.available() >= n:
+        available = self.book.room.available()
+        if (available >= n).all():
             return True
-        if self.book.available() + self.book.pool.retiring >= n:
+        if (available + self.book.room.coming() >= n).all():
             return False
         live = [one for one in self.running.values() if self.columns.state[one.slot] != State.RETIRING]
         youngest = max(live, key=lambda one: one.order)
-        if not len(youngest.mine) if len(live) == 1 else youngest.slot == keep_slot:
+        if not self.book.copies(youngest) if len(live) == 1 else youngest.slot == keep_slot:
             return False
-        slot = youngest.slot
-        del self._slot_of[youngest.request.rid]
-        self.book.end(youngest)
-        ids = self.columns.tokens[slot, : self.columns.known[slot]].copy()
-        again = replace(youngest, ids=ids, slot=0, lease=None, lease_pages=0, mine=EMPTY, retracted=True)
-        self.waiting.push(again)
-        self.counters.retracted += 1
-        self._free_retired()
+        self._put_back(youngest)
         return True
 
+    def _put_back(self, sequence: Sequence) -> None:
+        """Into the queue, to go on later from its committed tokens."""
+        slot = sequence.slot
+        del self._slot_of[sequence.request.rid]
+        self.book.end(sequence)
+        ids = self.columns.tokens[slot, : self.columns.known[slot]].copy()
+        self.waiting.push(replace(sequence, ids=ids, slot=0, lease=None, retracted=True))
+        self.counters.retracted += 1
+        self._free_retired()
+
     # -- commit ---------------------------------------------------------------------------------
+
+    def complete(self, done: list[int], failed: list[int]) -> None:
+        """Outcome of transfers; those of a step's loads come before its output is committed.
+
+        If a load has failed, the cache has forgotten all, and every sequence starts again from its tokens.
+        """
+        evicted, spoilt = self.book.tiers.complete(done, failed)
+        self.book.room.take_evicted(evicted)
+        if spoilt:
+            for sequence in list(self.running.values()):
+                if self.columns.state[sequence.slot] != State.RETIRING:
+                    self._put_back(sequence)
 
     def commit(self, plan: StepPlan, output: StepOutput) -> Deltas:
         """Take a step's outputs: tokens, ends, pages of whole prompt chunks. Rows of ended sequences are dropped."""
@@ -264,8 +276,13 @@ class Scheduler:
         rows, ids = slots[sampled], output.ids[sampled]
         columns.tokens[rows, columns.known[rows]] = ids
         columns.known[rows] += 1
-        for slot in alive[flags[live] & RowFlag.PROMPT != 0]:
-            self.book.keep(self.running[int(slot)])
+        for row, offset, target in plan.records(Column.SNAPSHOTS, 3).tolist():
+            if live[row]:
+                upto = int(plan.column(Column.ROW_START)[row]) + offset
+                self.book.keep(self.running[int(slots[row])], upto, target)
+        for slot in alive[flags[live] & RowFlag.PROMPT != 0].tolist():
+            self.book.keep(self.running[slot], int(columns.computed[slot]))
+        self.book.let_go(alive)
         stopped = (ids[:, None] == columns.stop_ids[rows]).any(axis=1)
         stopped &= columns.known[rows] > columns.min_len[rows]
         full = columns.known[rows] >= columns.target_len[rows]
@@ -310,7 +327,7 @@ class Scheduler:
     def _free_retired(self) -> None:
         retiring = (self.columns.state == State.RETIRING) & (self.columns.in_flight == 0)
         for slot in np.flatnonzero(retiring).tolist():
-            self.book.finish_retiring(self.running.pop(slot))
+            self.book.give_back(self.running.pop(slot))
             self._builder.release(slot)
 
     def _refusal(self, request: Submit, n: int) -> str:

@@ -13,14 +13,18 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from srtkit.serve.errors import STOPPED, RequestError, error_body, json_response
-from srtkit.serve.generation import Piece
-from srtkit.serve.service import Job, Service
+from srtkit.serve.errors import STOPPED, error_body, json_response
+from srtkit.serve.generation import Job, Piece, TokenLogprob
+from srtkit.serve.service import Service
+from srtkit.spec.errors import RequestError
+from srtkit.spec.routes import Event
+from srtkit.text.tokenizer import Tokenizer
 
 T = TypeVar("T")
 
 DONE = b"data: [DONE]\n\n"
 HUNG_UP = 499
+_LEAST = -9999.0  # JSON has no minus infinity
 _STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
@@ -50,7 +54,8 @@ class EventStream(StreamingResponse):
         try:
             await unless_gone(receive, self.stream_response(send))
         finally:
-            self._service.metrics.answered(HUNG_UP if self._job.running else self.status_code)
+            status = HUNG_UP if self._job.running else self.status_code
+            self._service.tell(Event("answer", detail=str(status)))
             self._service.close(self._job)
 
     async def _events(self, shape: Shape) -> AsyncIterator[bytes]:
@@ -65,7 +70,7 @@ class EventStream(StreamingResponse):
     def _data(self, shape: Shape, index: int, piece: Piece) -> object:
         if piece.finish_reason != "error":
             return shape.event(index, piece)
-        stopped = self._service.frontend.failure is not None
+        stopped = self._service.failure is not None
         return error_body(500, STOPPED.cause if stopped else piece.error, code="generation_failed")
 
 
@@ -82,11 +87,11 @@ async def answer(service: Service, request: Request, job: Job, shape: Shape, str
     finally:
         service.close(job)
     if pieces is None:
-        service.metrics.answered(HUNG_UP)
+        service.tell(Event("answer", detail=str(HUNG_UP)))
         return Response(status_code=HUNG_UP)
     if failed := next((piece.error for piece in pieces if piece.finish_reason == "error"), ""):
-        raise service.frontend.failure or RequestError("", failed, status=500, code="generation_failed")
-    service.metrics.answered(200)
+        raise service.failure or RequestError("", failed, status=500, code="generation_failed")
+    service.tell(Event("answer", detail="200"))
     return json_response(shape.whole(pieces))
 
 
@@ -105,3 +110,18 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T | Non
 async def _hang_up(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def clamp(logprob: float) -> float:
+    """A log-probability that JSON can carry."""
+    return max(logprob, _LEAST)
+
+
+def token_logprobs(tokenizer: Tokenizer, logprobs: list[TokenLogprob]) -> list[dict[str, Any]]:
+    """Log-probabilities as chat answers have them. `bytes` tell parts of characters apart, which `token` cannot."""
+
+    def entry(id_: int, logprob: float) -> dict[str, Any]:
+        data = tokenizer.token_bytes(id_)
+        return {"token": data.decode(errors="replace"), "logprob": clamp(logprob), "bytes": list(data)}
+
+    return [{**entry(one.id, one.value), "top_logprobs": [entry(*other) for other in one.top]} for one in logprobs]

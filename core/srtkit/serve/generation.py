@@ -1,30 +1,33 @@
-"""One sequence as its client sees it: tokens become text, stop strings end it, usage is counted.
+"""Requests as their clients see them: tokens become text, stop strings end it, usage is counted.
 
-Knows the tokenizer's pieces and no transport. What arrives while nobody reads is merged into one piece.
+A `Job` is an HTTP request, a `Generation` one of its sequences. Knows the tokenizer's pieces, no transport and no form
+of an answer.
 """
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from srtkit.serve.requests import GenerationFields
 from srtkit.spec.messages import Sampling
-from srtkit.text.detokenizer import IncrementalDetokenizer
-from srtkit.text.stop import StopMatcher
+from srtkit.spec.routes import Event
+from srtkit.text.stream import IncrementalDetokenizer, StopMatcher
 from srtkit.text.tokenizer import Tokenizer
+
+Tell = Callable[[Event], None]
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """What a generation is opened with: tokens, and how its text is to be made."""
+    """What a generation is opened with: tokens, complete sampling parameters, and the fields that its request had."""
 
     ids: Sequence[int]
     sampling: Sampling
-    stop: tuple[str, ...] = ()
-    include_stop: bool = False
-    skip_special: bool = True
-    namespace: bytes = b""
-    priority: int = 0
+    fields: GenerationFields = field(default_factory=GenerationFields)
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,9 @@ class Piece:
 
 
 class Generation:
-    """A running request of the frontend. Fed by `Frontend`, read by one client; `on_news` is called after each feed.
+    """A running sequence. Fed by `Service`, read by one client; `on_news` is called after each feed.
+
+    What arrives while nobody reads is merged into one piece.
 
     `prompt_tokens`, `cached_tokens` and `completion_tokens` are its usage so far; `ended` says that no
     further piece will come.
@@ -69,9 +74,9 @@ class Generation:
         self.started = False
         self.ended = False
         self.pending: Piece | None = None
-        skip = prompt.skip_special
+        skip, stops = prompt.fields.skip_special_tokens, prompt.fields.stop
         self._detokenizer = IncrementalDetokenizer(tokenizer, skip_special=skip) if tokenizer is not None else None
-        self._stop = StopMatcher(prompt.stop, prompt.include_stop)
+        self._stop = StopMatcher([stops] if isinstance(stops, str) else stops, prompt.fields.include_stop_str_in_output)
         self._stop_ids = frozenset(prompt.sampling.stop_ids)
         self.on_news: Callable[[], None] = lambda: None
 
@@ -106,3 +111,55 @@ class Generation:
         else:
             self.pending.merge(piece)
         self.on_news()
+
+
+class Job:
+    """One HTTP request under way: its generations, `n` for every prompt, in order. `running` are not over yet."""
+
+    def __init__(self, id_: str, generations: Sequence[Generation], n: int, arrived: float, tell: Tell) -> None:
+        self.id = id_
+        self.created = int(time.time())
+        self.generations = generations
+        self.running = len(generations)
+        self._n = n
+        self._arrived = arrived
+        self._tell = tell
+        self._last = [0.0] * len(generations)  # when each had news; 0 before its first token
+        self._woken = asyncio.Event()
+        for generation in generations:
+            generation.on_news = self._woken.set
+
+    async def news(self) -> list[tuple[int, Piece]]:
+        """Wait for something new of any generation; all that is new, by index."""
+        while not (found := [(i, piece) for i, one in enumerate(self.generations) if (piece := one.take())]):
+            self._woken.clear()
+            await self._woken.wait()
+        now = time.monotonic()
+        for index, piece in found:
+            if piece.token_ids:
+                last, self._last[index] = self._last[index], now
+                self._tell(Event("next_token", now - last) if last else Event("first_token", now - self._arrived))
+            if piece.finish_reason is not None:
+                self.running -= 1
+                self._tell(Event("end", now - self._arrived, piece.finish_reason))
+        return found
+
+    async def whole(self) -> list[Piece]:
+        """Wait for the ends; the complete pieces, by index."""
+        pieces = [Piece() for _ in self.generations]
+        while self.running:
+            for index, piece in await self.news():
+                pieces[index].merge(piece)
+        return pieces
+
+    def usage(self) -> dict[str, Any]:
+        """OpenAI's figures so far. A prompt counts once, however many choices it has."""
+        firsts = self.generations[:: self._n]
+        prompt = sum(one.prompt_tokens for one in firsts)
+        completion = sum(one.completion_tokens for one in self.generations)
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+            "prompt_tokens_details": {"cached_tokens": sum(one.cached_tokens for one in firsts)},
+        }

@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 from fastapi import FastAPI, Request, Response
 
-from srtkit.serve.answers import answer
-from srtkit.serve.errors import RequestError, json_response
-from srtkit.serve.generation import Piece
-from srtkit.serve.openai import token_logprobs
+from srtkit.serve.answers import answer, token_logprobs
+from srtkit.serve.errors import json_response
+from srtkit.serve.generation import Job, Piece
 from srtkit.serve.prompts import check_ids, off_loop, prompts_of
 from srtkit.serve.requests import GenerationFields, Logprobs, Rid, json_body, parse
-from srtkit.serve.service import Job, Service, new_id
+from srtkit.serve.service import Service, new_id
+from srtkit.spec.errors import RequestError
 from srtkit.text.tokenizer import Tokenizer
 
 # How many tokens are generated when the request does not say.

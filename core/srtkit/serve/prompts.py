@@ -6,16 +6,18 @@ Knows the served model's tokenizer, limits and sampling defaults; no HTTP.
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, cast
 
 from msgspec.structs import asdict, replace
 
-from srtkit.serve.errors import RequestError
+from srtkit.config.prepare import Run
 from srtkit.serve.generation import Prompt
 from srtkit.serve.requests import GenerationFields
+from srtkit.spec.errors import RequestError
 from srtkit.spec.messages import Sampling
 from srtkit.spec.step_plan import MAX_STOP_IDS
 from srtkit.text.chat import ChatTemplate
@@ -39,8 +41,8 @@ _log = logging.getLogger(__name__)
 class ServedModel:
     """What clients can know of the model. `aliases` are further names they may use.
 
-    `generation` holds the keys of generation_config.json (empty: its defaults are not wanted); `eos_ids` all ids
-    that end a text; `vocab_size` bounds token ids in prompts; `created` is in seconds since the epoch.
+    `defaults` is what a request that names nothing gets, all ids that end a text among it; `vocab_size` bounds token
+    ids in prompts; `created` is in seconds since the epoch.
     """
 
     name: str
@@ -48,19 +50,9 @@ class ServedModel:
     max_context: int
     tokenizer: Tokenizer | None
     chat: ChatTemplate
-    generation: Mapping[str, Any]
-    eos_ids: tuple[int, ...]
+    defaults: Sampling
     vocab_size: int
     created: int
-    defaults: Sampling = field(init=False)  # what a request that names nothing gets
-
-    def __post_init__(self) -> None:
-        known = {name: value for name in _SAMPLED if (value := self.generation.get(name)) is not None}
-        if self.generation.get("do_sample") is False:
-            known["temperature"] = 0.0
-        if self.generation.get("repetition_penalty", 1.0) not in (1.0, None):
-            _log.warning("repetition_penalty of generation_config.json is not supported yet and has no effect")
-        object.__setattr__(self, "defaults", Sampling(**known, stop_ids=self.eos_ids))
 
     def check_name(self, name: str) -> None:
         """Raises `RequestError` (404) with the names there are."""
@@ -69,11 +61,50 @@ class ServedModel:
             remedy = "served: " + ", ".join(names)
             raise RequestError("model", f"there is no model {name!r}", remedy, status=404, code="model_not_found")
 
+    def card(self) -> dict[str, Any]:
+        """What /v1/models says of it."""
+        about = {"object": "model", "created": self.created, "owned_by": "srtkit"}
+        return {"id": self.name, **about, "max_model_len": self.max_context}
+
     def tokenizer_for(self, param: str) -> Tokenizer:
         """The tokenizer. Raises `RequestError` when there is none for what the field `param` asks."""
         if self.tokenizer is None:
             raise RequestError(param, "the model was loaded without a tokenizer", "it takes and gives token ids only")
         return self.tokenizer
+
+
+def serve_model(run: Run) -> ServedModel:
+    """Build tokenizer and chat template of a prepared run; collect names, limits and defaults."""
+    settings, data = run.settings.model, run.description.tokenizer
+    tokenizer, chat = None, ChatTemplate(None)
+    if data is not None:
+        tokenizer = Tokenizer(data)
+        chat = ChatTemplate(data.chat_template, tokenizer.bos_token, tokenizer.eos_token)
+    generation = run.description.generation if settings.generation_config == "auto" else {}
+    # All ids that end a text: of generation_config.json, else of config.json, and the tokenizer's.
+    named = generation.get("eos_token_id", run.description.config.get("eos_token_id"))
+    ends = list(named) if isinstance(named, list | tuple) else [] if named is None else [named]
+    ends += tokenizer.eos_ids if tokenizer is not None else ()
+    return ServedModel(
+        name=settings.name or settings.source.rstrip("/").rpartition("/")[2],
+        aliases=("default", settings.source),
+        max_context=run.config.limits.max_context,
+        tokenizer=tokenizer,
+        chat=chat,
+        defaults=sampling_defaults(generation, ends),
+        vocab_size=run.config.model.vocab_size,
+        created=int(time.time()),
+    )
+
+
+def sampling_defaults(generation: Mapping[str, Any], eos_ids: Iterable[int]) -> Sampling:
+    """What the keys of generation_config.json say, and where texts end."""
+    known = {name: value for name in _SAMPLED if (value := generation.get(name)) is not None}
+    if generation.get("do_sample") is False:
+        known["temperature"] = 0.0
+    if generation.get("repetition_penalty", 1.0) not in (1.0, None):
+        _log.warning("repetition_penalty of generation_config.json is not supported yet and has no effect")
+    return Sampling(**known, stop_ids=tuple(dict.fromkeys(eos_ids)))
 
 
 async def off_loop(size: int, work: Callable[[], R]) -> R:
@@ -131,25 +162,15 @@ def build_prompts(
         model.tokenizer_for("stop" if fields.stop else "logprobs")
     room = model.max_context - len(ids)
     wanted = fields.max_completion_tokens or fields.max_tokens or fields.max_new_tokens or default_tokens or room
-    sampling = _sampling(fields, model, min(wanted, room))
+    sampling = replace(_sampling(fields, model, min(wanted, room)), logprobs=-1 if logprobs is None else logprobs)
     seed = secrets.randbits(63) if fields.seed is None else fields.seed
-    return [
-        Prompt(
-            ids,
-            replace(sampling, seed=(seed + i) & _SEEDS, logprobs=-1 if logprobs is None else logprobs),
-            stop=(fields.stop,) if isinstance(fields.stop, str) else tuple(fields.stop),
-            include_stop=fields.include_stop_str_in_output,
-            skip_special=fields.skip_special_tokens,
-            namespace=fields.cache_salt.encode(),
-            priority=fields.priority,
-        )
-        for i in range(fields.n)
-    ]
+    seeds = [(seed + i) & _SEEDS for i in range(fields.n)]
+    return [Prompt(ids, replace(sampling, seed=one), fields) for one in seeds]
 
 
 def _sampling(fields: GenerationFields, model: ServedModel, max_tokens: int) -> Sampling:
     check_ids(fields.stop_token_ids, model, "stop_token_ids")
-    eos_ids = () if fields.ignore_eos else model.eos_ids
+    eos_ids = () if fields.ignore_eos else model.defaults.stop_ids
     stop_ids = tuple(dict.fromkeys((*eos_ids, *fields.stop_token_ids)))
     if len(stop_ids) > MAX_STOP_IDS:
         raise RequestError("stop_token_ids", f"there are {len(stop_ids)} with the model's own; at most {MAX_STOP_IDS}")

@@ -4,7 +4,9 @@ Types and bounds are declared on the fields; msgspec checks them. Knows nothing 
 """
 
 import re
+import tomllib
 from collections.abc import Callable, Collection, Mapping
+from importlib.resources import files
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -12,7 +14,7 @@ import orjson
 from msgspec import Meta
 from starlette.requests import Request
 
-from srtkit.serve.errors import RequestError
+from srtkit.spec.errors import RequestError
 
 T = TypeVar("T", bound=msgspec.Struct)
 # Told of a field nobody knows (its path), and of those that are known there.
@@ -73,31 +75,11 @@ class StreamOptions(msgspec.Struct):
     include_usage: bool = False
 
 
+_FIELDS = tomllib.loads(files("srtkit.serve").joinpath("fields.toml").read_text("utf-8"))
 # Fields we know of and do not do yet, with the values (besides null) that ask for nothing.
-NOT_YET: Mapping[str, tuple[object, ...]] = {
-    **dict.fromkeys(("frequency_penalty", "presence_penalty"), (0,)),
-    **dict.fromkeys(("repetition_penalty", "length_penalty", "best_of"), (1,)),
-    **dict.fromkeys(("tools", "functions", "tool_calls"), ([],)),
-    **dict.fromkeys(("tool_choice", "function_call"), ("none", "auto")),
-    "response_format": ({"type": "text"},),
-    "modalities": (["text"],),
-    "logit_bias": ({},),
-    "suffix": ("",),
-    **dict.fromkeys(("echo", "store", "use_beam_search", "continue_final_message", "continuous_usage_stats"), (False,)),
-    **dict.fromkeys(("return_token_ids", "return_tokens_as_token_ids", "return_hidden_states"), (False,)),
-    **dict.fromkeys(("return_logprob", "no_stop_trim"), (False,)),
-    **dict.fromkeys(("guided_json", "guided_regex", "guided_choice", "guided_grammar", "guided_decoding_backend"), ()),
-    **dict.fromkeys(("structured_outputs", "json_schema", "regex", "ebnf", "structural_tag", "stop_regex"), ()),
-    **dict.fromkeys(("prompt_logprobs", "top_logprobs_num", "token_ids_logprob", "logprob_start_len"), ()),
-    **dict.fromkeys(("allowed_token_ids", "bad_words", "logits_processors", "custom_logit_processor"), ()),
-    **dict.fromkeys(("audio", "image_data", "prediction", "web_search_options", "verbosity", "reasoning_effort"), ()),
-    **dict.fromkeys(("truncate_prompt_tokens", "chat_template", "documents", "lora_path", "tool_call_id"), ()),
-}
-
+NOT_YET: Mapping[str, list[object]] = _FIELDS["not_yet"]
 # Fields that are right to accept and change nothing in an answer of this server.
-NO_EFFECT = frozenset(
-    ("user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "include_obfuscation")
-) | {"parallel_tool_calls"}
+NO_EFFECT = frozenset(_FIELDS["no_effect"])
 
 
 async def json_body(request: Request) -> object:

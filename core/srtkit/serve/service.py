@@ -1,29 +1,35 @@
-"""What the routes share: the frontend of one engine, the requests that run, and the pump that feeds both.
+"""The client side of one engine: requests go out, deltas come back to their generations. What all routes share.
 
-Knows no route and no form of an answer. Everything but the pump's thread runs in the server's event loop.
+Knows which row slot belongs to which request; no route and no form of an answer. All but the pump's thread runs in one
+event loop.
 """
 
 import asyncio
+import itertools
 import logging
+import sys
 import threading
-import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import uuid4
 
+import msgspec
+import numpy as np
+from starlette.requests import Request
+
 from srtkit.config.hints import did_you_mean
 from srtkit.config.settings import ServerSection
-from srtkit.serve.errors import RequestError
-from srtkit.serve.frontend import Frontend
-from srtkit.serve.generation import Generation, Piece, Prompt
-from srtkit.serve.metrics import Metrics
+from srtkit.serve.generation import Generation, Job, Prompt, TokenLogprob
 from srtkit.serve.prompts import ServedModel
-from srtkit.spec.errors import EngineError, SrtError, TransportTimeout
-from srtkit.spec.messages import Failed, Message, Reply, decode
-from srtkit.spec.transport import Receiver
+from srtkit.serve.requests import json_body, parse
+from srtkit.spec import messages
+from srtkit.spec.errors import EngineError, RequestError, SrtError, TransportTimeout
+from srtkit.spec.routes import Event
+from srtkit.spec.transport import Receiver, Sender
 
 T = TypeVar("T")
+Fields = TypeVar("Fields", bound=msgspec.Struct)
 
 # How long the engine may take to answer what is no request of a client.
 ENGINE_SECONDS = 30.0
@@ -32,138 +38,150 @@ _MAX_WARNINGS, _LONG_NAME = 100, 40
 _log = logging.getLogger(__name__)
 
 
-class Job:
-    """One HTTP request under way: its generations, `n` for every prompt, in order. `running` are not over yet."""
-
-    def __init__(self, id_: str, generations: Sequence[Generation], n: int, arrived: float, metrics: Metrics) -> None:
-        self.id = id_
-        self.created = int(time.time())
-        self.generations = generations
-        self.running = len(generations)
-        self._n = n
-        self._arrived = arrived
-        self._metrics = metrics
-        self._last = [0.0] * len(generations)  # when each had news; 0 before its first token
-        self._woken = asyncio.Event()
-        for generation in generations:
-            generation.on_news = self._woken.set
-
-    async def news(self) -> list[tuple[int, Piece]]:
-        """Wait for something new of any generation; all that is new, by index."""
-        while not (found := [(i, piece) for i, one in enumerate(self.generations) if (piece := one.take())]):
-            self._woken.clear()
-            await self._woken.wait()
-        now = time.monotonic()
-        for index, piece in found:
-            if piece.token_ids:
-                last, self._last[index] = self._last[index], now
-                if last:
-                    self._metrics.itl.observe(now - last)
-                else:
-                    self._metrics.ttft.observe(now - self._arrived)
-            if piece.finish_reason is not None:
-                self.running -= 1
-                self._metrics.e2e.observe(now - self._arrived)
-                self._metrics.ended(piece.finish_reason)
-        return found
-
-    async def whole(self) -> list[Piece]:
-        """Wait for the ends; the complete pieces, by index."""
-        pieces = [Piece() for _ in self.generations]
-        while self.running:
-            for index, piece in await self.news():
-                pieces[index].merge(piece)
-        return pieces
-
-    def usage(self) -> dict[str, Any]:
-        """OpenAI's figures so far. A prompt counts once, however many choices it has."""
-        firsts = self.generations[:: self._n]
-        prompt = sum(one.prompt_tokens for one in firsts)
-        completion = sum(one.completion_tokens for one in self.generations)
-        return {
-            "prompt_tokens": prompt,
-            "completion_tokens": completion,
-            "total_tokens": prompt + completion,
-            "prompt_tokens_details": {"cached_tokens": sum(one.cached_tokens for one in firsts)},
-        }
-
-
 @dataclass(eq=False)
 class Service:
     """One served model. `info` is what /server_info says of the run; `degraded` names fallbacks in use.
 
-    `jobs` are the requests that run, by id.
+    `jobs` are the requests that run, by id; `stats` the engine's latest figures; `failure` why it is gone.
     """
 
-    frontend: Frontend
+    sender: Sender
     model: ServedModel
     info: Mapping[str, Any]
     settings: ServerSection
     degraded: tuple[str, ...] = ()
+    max_waiting: int = sys.maxsize
 
     def __post_init__(self) -> None:
-        self.metrics = Metrics(lambda: self.frontend.stats, bool(self.degraded))
+        self.stats: messages.Stats | None = None
+        self.failure: SrtError | None = None
         self.jobs: dict[str, Job] = {}
-        self._replies: dict[int, asyncio.Future[Reply]] = {}
+        self.watchers: list[Callable[[Event], None]] = []
+        self._ids = itertools.count(1)
+        self._open: dict[int, Generation] = {}  # by request id, until its end has come from the engine
+        self._slots: dict[int, Generation] = {}
+        self._waiting = 0
+        self._replies: dict[int, asyncio.Future[messages.Reply]] = {}
         self._warned: set[str] = set()
 
     # -- from the engine ------------------------------------------------------------------------
 
-    def feed(self, messages: Sequence[Message]) -> None:
+    def feed(self, batch: Sequence[messages.Message]) -> None:
         """Take messages of the engine, in order."""
         try:
-            for message in messages:
-                if isinstance(message, Failed):
-                    self.fail(message.error())
-                elif not isinstance(message, Reply):
-                    self.frontend.feed(message)
-                elif (waiter := self._replies.pop(message.id, None)) and not waiter.done():
-                    waiter.set_result(message)
+            for message in batch:
+                self._take(message)
         except Exception as error:  # whatever it was, nobody may be left waiting
             self.fail(error if isinstance(error, SrtError) else EngineError("server", f"lost a message: {error!r}"))
 
     def fail(self, error: SrtError) -> None:
         """The engine is gone: everything open ends with the error, and so does everything that comes."""
-        self.frontend.fail(error)
+        self.failure = error
+        for generation in self._open.values():
+            generation.finish("error", str(error))
         for waiter in self._replies.values():
             if not waiter.done():
                 waiter.set_exception(error)
+        self._open.clear()
+        self._slots.clear()
         self._replies.clear()
+        self._waiting = 0
+
+    def _take(self, message: messages.Message) -> None:
+        match message:
+            case messages.Deltas():
+                self._deltas(message)
+            case messages.Stats():
+                self.stats = message
+            case messages.Failed():
+                self.fail(message.error())
+            case messages.Reply():
+                if (waiter := self._replies.pop(message.id, None)) and not waiter.done():
+                    waiter.set_result(message)
+
+    def _deltas(self, deltas: messages.Deltas) -> None:
+        for started in deltas.started:
+            if (generation := self._open.get(started.rid)) is None:
+                continue
+            self._slots[started.slot] = generation
+            if not generation.started:  # a retracted sequence starts again
+                generation.started = True
+                generation.cached_tokens = started.cached_tokens
+                self._waiting -= 1
+        logprobs = {one.slot: _token_logprob(one) for one in deltas.logprobs}
+        slots, counts = messages.ints(deltas.slots).tolist(), messages.ints(deltas.counts).tolist()
+        ids, at = messages.ints(deltas.ids).tolist(), 0
+        for slot, count in zip(slots, counts, strict=True):
+            generation = self._slots.get(slot)
+            new, at = ids[at : at + count], at + count
+            if generation is None or generation.ended:
+                continue
+            if generation.push(new, [logprobs[slot]] if slot in logprobs else []):
+                self.send(messages.Abort(generation.rid, "stop"))
+        for finished in deltas.finished:
+            if (generation := self._open.pop(finished.rid, None)) is None:
+                continue
+            if not generation.started:
+                self._waiting -= 1
+            if self._slots.get(finished.slot) is generation:
+                del self._slots[finished.slot]
+            generation.finish(finished.reason, finished.detail)
 
     # -- for the routes -------------------------------------------------------------------------
 
+    def send(self, message: messages.Message) -> None:
+        """Send a message to the engine. Raises its failure, if it has failed."""
+        if self.failure is not None:
+            raise self.failure
+        self.sender.send([messages.encode(message)])
+
     def open(self, prompts: Sequence[Prompt], id_: str, arrived: float, n: int = 1) -> Job:
         """Send all prompts of a request, or none. `arrived` is `time.monotonic()` of the request."""
-        if len(prompts) > self.frontend.max_waiting:
-            cause = f"{len(prompts)} sequences at once are more than ever may wait ({self.frontend.max_waiting})"
+        if len(prompts) > self.max_waiting:
+            cause = f"{len(prompts)} sequences at once are more than ever may wait ({self.max_waiting})"
             raise RequestError("", cause, "send them in several requests", code="too_many_sequences")
         if id_ in self.jobs:
             raise RequestError("rid", f"a request {id_!r} is running", "choose another")
-        generations: list[Generation] = []
+        if self._waiting + len(prompts) > self.max_waiting:
+            cause = f"{self._waiting} requests are waiting already"
+            raise RequestError("", cause, "try again later", status=503, code="queue_full")
+        generations = [Generation(next(self._ids), prompt, self.model.tokenizer) for prompt in prompts]
+        job = Job(id_, generations, n, arrived, self.tell)
         try:
-            for prompt in prompts:
-                generations.append(self.frontend.open(prompt))
+            for prompt, generation in zip(prompts, generations, strict=True):
+                ids, salt = np.asarray(prompt.ids, "<i4").tobytes(), prompt.fields.cache_salt.encode()
+                self.send(messages.Submit(generation.rid, ids, prompt.sampling, salt, prompt.fields.priority))
+                self._open[generation.rid] = generation
+                self._waiting += 1
         except SrtError:
-            self.frontend.cancel(generations)
+            self._cancel(generations)
             raise
-        job = self.jobs[id_] = Job(id_, generations, n, arrived, self.metrics)
+        self.jobs[id_] = job
         return job
 
     def close(self, job: Job) -> None:
         """The request is over; what still runs of it is cancelled, as its client is gone."""
         self.jobs.pop(job.id, None)
-        self.frontend.cancel(job.generations)
+        self._cancel(job.generations)
 
     def abort(self, id_: str | None) -> int:
         """End a request, or all of them (None); they answer with what there is. How many there were."""
         jobs = list(self.jobs.values()) if id_ is None else [self.jobs[id_]] if id_ in self.jobs else []
         for job in jobs:
-            self.frontend.cancel(job.generations)
+            self._cancel(job.generations)
         return len(jobs)
 
-    async def control(self, op: str) -> Any:
+    def _cancel(self, generations: Iterable[Generation]) -> None:
+        """End those that still run towards their client at once; the engine frees their pages at its next step."""
+        for generation in generations:
+            if generation.rid in self._open and not generation.ended:
+                self.send(messages.Abort(generation.rid, "abort"))
+            generation.finish("abort")
+
+    async def control(self, op: str, **args: Any) -> Any:
         """Have the engine do an operation; its answer. Raises `EngineError` or `TransportTimeout`."""
-        number = self.frontend.control(op)
+        number = next(self._ids)
+        self.send(messages.Control(number, op, args))
         waiter = self._replies[number] = asyncio.get_running_loop().create_future()
         try:
             reply = await in_time(waiter)
@@ -172,6 +190,15 @@ class Service:
         if reply.error:
             raise EngineError("engine", reply.error)
         return reply.value
+
+    async def read(self, request: Request, kind: type[Fields]) -> Fields:
+        """A request's JSON body. Raises `RequestError`."""
+        return parse(await json_body(request), kind, self.unknown_field)
+
+    def tell(self, event: Event) -> None:
+        """Let all watchers know."""
+        for watcher in self.watchers:
+            watcher(event)
 
     def unknown_field(self, name: str, known: Collection[str]) -> None:
         """A request field that nobody knows, beside the known ones: refused, or one warning for each name."""
@@ -207,7 +234,7 @@ def start_pump(receiver: Receiver, service: Service, loop: asyncio.AbstractEvent
         try:
             while not stop.is_set():
                 if batch := receiver.drain(_PUMP_SECONDS):
-                    loop.call_soon_threadsafe(service.feed, [decode(frames[0]) for frames in batch])
+                    loop.call_soon_threadsafe(service.feed, [messages.decode(frames[0]) for frames in batch])
         except Exception as error:  # of any kind: without a pump every client would wait for ever
             failure = error if isinstance(error, SrtError) else EngineError("engine", f"sent nonsense: {error!r}")
             loop.call_soon_threadsafe(service.fail, failure)
@@ -220,3 +247,9 @@ def start_pump(receiver: Receiver, service: Service, loop: asyncio.AbstractEvent
         thread.join()
 
     return end
+
+
+def _token_logprob(message: messages.Logprobs) -> TokenLogprob:
+    ids = messages.ints(message.ids).tolist()
+    values = np.frombuffer(message.values, "<f4").tolist()
+    return TokenLogprob(ids[0], values[0], tuple(zip(ids[1:], values[1:], strict=True)))

@@ -138,8 +138,10 @@ class PrefixGroups:
 class Batch:
     """The rows of one step as every layer group sees them; device tensors keep their address per key.
 
-    R rows and T tokens include padding: padding rows have slot 0, length 1, query 1 and page 0.
-    The first `leading` rows have `q_len` query tokens each, the rest any number.
+    R rows and T tokens include padding where the step is recorded: padding rows have slot 0, length 1, query 1 and
+    page 0. The first `leading` rows have `q_len` query tokens each, the rest any number. A mixed step that is recorded
+    has no leading rows, and its padding rows no query but the last, which has all that are over: they see at most one
+    token, and whatever is written for them is finite.
 
     `cu_q` int32 [R + 1]; `context` int32 [R], tokens visible after this step's own are stored;
     `positions` int32 [T]; `slots` int32 [R]. `host_q`, `host_context` are numpy twins: exact if

@@ -14,7 +14,8 @@
     ├── TransportError         a message could not be carried
     │   ├── PeerGone           the other side died or closed
     │   └── TransportTimeout   nothing arrived in time
-    └── EngineError            a running engine failed, or a child process ended
+    ├── EngineError            a running engine failed, or a child process ended
+    └── RequestError           a client's request cannot be served; it ends no process
 
 `exit_code` is what the `srt` command ends with when the error reaches it (docs/errors.md lists them).
 """
@@ -122,3 +123,17 @@ class EngineError(SrtError):
     """A running engine failed or one of its processes ended."""
 
     exit_code = 70
+
+
+class RequestError(SrtError):
+    """A client's request cannot be served as it is. `part` is its field ("" for the request as a whole).
+
+    `status` and `code` are those of the HTTP answer.
+    """
+
+    def __init__(
+        self, part: str, cause: str, remedy: str = "", *, status: int = 400, code: str = "invalid_value"
+    ) -> None:
+        super().__init__(part, cause, remedy)
+        self.status = status
+        self.code = code

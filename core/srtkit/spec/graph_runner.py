@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel
 
@@ -39,7 +39,18 @@ class Program(ABC):
 
     @abstractmethod
     def cuts(self) -> frozenset[str]:
-        """Names of custom operators at which the body may be split ("srtkit::attend")."""
+        """Names of custom operators at which the body may be split ("srtkit::attend").
+
+        Such an operator is called with positional arguments, returns nothing, and changes only arguments.
+        """
+
+    def gates(self) -> frozenset[str]:
+        """Names of operators of that form at which the host waits or decides: no graph may hold one."""
+        return frozenset()
+
+    def outside(self, key: StepKey, operator: Callable[..., None], args: Sequence[Any]) -> None:
+        """Run such an operator between two graphs, on the tensors it had when they were recorded."""
+        operator(*args)
 
 
 class GraphRunner(ABC):
@@ -67,9 +78,12 @@ class GraphRunner(ABC):
 
 @dataclass(frozen=True)
 class GraphRunnerCapabilities:
-    """What a runner can do. `gates` no: it cannot wait inside a step for a running load."""
+    """What a runner can do. `gates` no: it cannot run a program with gates. `cuts` no: it records the operators of
+    `Program.cuts` with all else, so that attention decides what it may capture; yes: it runs them outside its graphs.
+    """
 
     gates: Answer = NOT_DECLARED
+    cuts: Answer = NOT_DECLARED
     levels: frozenset[CaptureLevel] = frozenset({"never"})
 
 
@@ -89,15 +103,17 @@ class GraphRunnerDescriptor(Descriptor):
     """What a plugin's hook returns; `keys`, `fit` and `memory` are pure and torch-free.
 
     `keys(limits, level, options)`: what would be captured when the parts allow `level`: nothing at "never", rows
-    of one token at "one_token", rows of equal length at "uniform".
-    `fit(wanted, keys)`: the captured key that serves `wanted` (rows, tokens, q_len unpadded), or None. It has the
-    same q_len and flags, and room: a token for every padding row, and a padding row if there are tokens over.
-    A runner that captures nothing answers `wanted`.
-    `memory(keys, token_bytes)`: estimate in bytes, for the memory plan.
+    of one token at "one_token", rows of equal length at "uniform", at "any" mixed steps too (q_len 0), which may have
+    a row more than `limits.max_rows`, for padding.
+    `fit(wanted, keys)`: the captured key that serves `wanted` (rows, tokens, q_len unpadded), or None. It has the same
+    q_len and flags, and room. Padding rows have q_len tokens each; in a mixed step the last one has all tokens that
+    are over, the others none. A runner that captures nothing answers `wanted`.
+    `memory(keys, row_bytes, token_bytes)`: estimate in bytes, for the memory plan; a row's outputs take `row_bytes`, a
+    token `token_bytes` while the step runs.
     """
 
     capabilities: Callable[[DeviceFacts], GraphRunnerCapabilities]
     keys: Callable[[Limits, CaptureLevel, BaseModel], Sequence[StepKey]]
     fit: Callable[[StepKey, Sequence[StepKey]], StepKey | None]
-    memory: Callable[[Sequence[StepKey], int], int]
+    memory: Callable[[Sequence[StepKey], int, int], int]
     build: Callable[[GraphRunnerBuild], GraphRunner]

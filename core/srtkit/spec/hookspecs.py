@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from srtkit.spec.attention import AttentionDescriptor
     from srtkit.spec.cli import CliCommand
     from srtkit.spec.graph_runner import GraphRunnerDescriptor
+    from srtkit.spec.kv_store import KVStoreDescriptor
     from srtkit.spec.model_loader import ModelLoaderDescriptor
     from srtkit.spec.models import ModelsDescriptor
     from srtkit.spec.ops import OpsDescriptor
     from srtkit.spec.platform import PlatformDescriptor
     from srtkit.spec.prefix_cache import PrefixCacheDescriptor
     from srtkit.spec.recurrent import RecurrentDescriptor
+    from srtkit.spec.routes import RoutesDescriptor
     from srtkit.spec.transport import TransportDescriptor
 
 PROJECT = "srtkit"
@@ -51,6 +53,11 @@ def srtkit_prefix_cache() -> PrefixCacheDescriptor:  # type: ignore[empty-body]
 
 
 @hookspec
+def srtkit_kv_store() -> KVStoreDescriptor:  # type: ignore[empty-body]
+    """Called at start for a store that a prefix cache needs. Imports no torch, and its client library in `build`."""
+
+
+@hookspec
 def srtkit_graph_runner() -> GraphRunnerDescriptor:  # type: ignore[empty-body]
     """Called at start for each name of `[graph_runner] use`, in the file's order. Must not import torch."""
 
@@ -73,6 +80,11 @@ def srtkit_ops() -> OpsDescriptor:  # type: ignore[empty-body]
 @hookspec
 def srtkit_models() -> ModelsDescriptor:  # type: ignore[empty-body]
     """Called at start for every named model family. Must not import torch."""
+
+
+@hookspec
+def srtkit_routes() -> RoutesDescriptor:  # type: ignore[empty-body]
+    """Called at start for each name of `[routes] use`. Imports no web framework; `build` does, in the server."""
 
 
 @hookspec

@@ -59,8 +59,8 @@ class KVLayout:
 class Component:
     """One space of page ids: its own page table and life-cycle.
 
-    `reach`: "all" (every earlier token is needed), "window" (only the last `window` tokens),
-    "snapshot" (only a state at a boundary). `lookahead` n makes it valid n tokens less far.
+    `reach`: "all" (every earlier token is needed), "window" (only the last `window` tokens, a token itself included),
+    "snapshot" (only a state at a boundary; of kind "slot"). `lookahead` n makes it valid n tokens less far.
     """
 
     name: str
@@ -69,8 +69,20 @@ class Component:
     window: int = 0
     lookahead: int = 0
 
+    def first_page(self, length: int, page_size: int) -> int:
+        """Index of the first page that the tokens after `length` can still see; pages before it are let go."""
+        return max(0, length - self.window + 1) // page_size if self.reach == "window" else 0
+
+    def pages_held(self, context: int, chunk: int, page_size: int) -> int:
+        """The most pages that a sequence of `context` tokens holds at once, of which a step computes `chunk`."""
+        whole = -(-context // page_size) if self.kind == "paged" else 1
+        seen = 1 - -chunk // page_size - (1 - self.window) // page_size
+        return min(whole, seen) if self.reach == "window" else whole
+
 
 FULL = Component("full")
+# Where the states of all recurrent layers stand: a slot a sequence, and one a snapshot.
+STATE = Component("state", kind="slot", reach="snapshot")
 
 
 def nhd_layout(page_tokens: int, kv_heads: int, head_dim: int, v_head_dim: int, dtype: str) -> KVLayout:

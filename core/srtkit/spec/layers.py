@@ -1,14 +1,15 @@
-"""Shared layers for model plugins, and the custom operator `srtkit::attend`. The one module of spec with torch.
+"""Shared layers for model plugins, and the operators `srtkit::attend` and `recur`. The one module of spec with torch.
 
-Layers own parameters and bound operators; they know no backend, no pool and no step. Attention reaches
-its backend through the binding table of the runner that owns the model: the one permitted lookup,
+Layers own parameters and bound operators; they know no backend, no pool and no step. Attention and recurrences reach
+their backends through the binding table of the runner that owns the model: the one permitted lookup,
 per thread while a forward runs, so that several engines in one process do not collide.
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,9 @@ from srtkit.spec.errors import EngineError
 from srtkit.spec.kv import ITEM_BYTES
 from srtkit.spec.models import ModelBuild
 from srtkit.spec.ops import OpBinder, WeightOp
+from srtkit.spec.recurrent import RecurrentBackend, RecurrentLayer, RecurrentPlan, RecurrentSpec
 
+_B = TypeVar("_B")
 # The contract's dtype names as torch dtypes.
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ITEM_BYTES}
 
@@ -36,33 +39,59 @@ class Binding:
     prefill: tuple[AttentionBackend, AttentionPlan] | None = None
 
 
+@dataclass
+class RecurrentBinding:
+    """What the handle of a recurrent layer stands for; `inputs` names what the operator is given."""
+
+    backend: RecurrentBackend
+    plan: RecurrentPlan
+    layer: RecurrentLayer
+    inputs: tuple[str, ...]
+
+
+Table = Sequence[Binding | RecurrentBinding | None]
+
+
 class _Active(threading.local):
-    table: list[Binding | None] | None = None
+    table: Table = ()
+    gate: Callable[[int], None] | None = None
 
 
 _active = _Active()
 
 
 @contextmanager
-def bound(table: list[Binding | None]) -> Iterator[None]:
-    """Make `table` (handle → binding) the one that `srtkit::attend` uses in this thread."""
-    before, _active.table = _active.table, table
+def bound(table: Table, gate: Callable[[int], None] | None = None) -> Iterator[None]:
+    """Make `table` (handle → binding) the one that the operators use in this thread.
+
+    `gate`, if any, is called with the handle before a layer reads or writes stored KV.
+    """
+    before, _active.table, _active.gate = (_active.table, _active.gate), table, gate
     try:
         yield
     finally:
-        _active.table = before
+        _active.table, _active.gate = before
 
 
 _library = torch.library.Library("srtkit", "DEF")  # type: ignore[no-untyped-call]
 _library.define("attend(Tensor q, Tensor? k, Tensor? v, Tensor(a!) out, int handle) -> ()")  # type: ignore[no-untyped-call]
+_library.define("recur(Tensor channels, Tensor[] scalars, Tensor(a!) out, int handle) -> ()")  # type: ignore[no-untyped-call]
+
+
+def _binding(operator: str, handle: int, kind: type[_B]) -> _B:
+    """The binding of a handle, which must be of that kind."""
+    binding = _active.table[handle] if handle < len(_active.table) else None
+    if not isinstance(binding, kind):
+        raise EngineError(operator, f"layer {handle} is not bound to a backend", "run models through a runner")
+    return binding
 
 
 def _attend(q: Tensor, k: Tensor | None, v: Tensor | None, out: Tensor, handle: int) -> None:
     """Store this step's k and v (absent for layers that share KV), then attend. See AttentionBackend."""
-    binding = None if _active.table is None else _active.table[handle]
-    if binding is None:
-        raise EngineError("srtkit::attend", f"layer {handle} is not bound to a backend", "run models through a runner")
+    binding = _binding("srtkit::attend", handle, Binding)
     rows, fresh = Rows.ALL, None if k is None or v is None else (k, v)
+    if _active.gate is not None:
+        _active.gate(handle)
     if fresh is not None:
         binding.backend.store(binding.plan, binding.layer, *fresh)
     if binding.prefill is not None:
@@ -71,12 +100,20 @@ def _attend(q: Tensor, k: Tensor | None, v: Tensor | None, out: Tensor, handle: 
     binding.backend.attend(binding.plan, binding.layer, q, out, rows=rows, fresh=fresh)
 
 
-def _attend_fake(q: Tensor, k: Tensor | None, v: Tensor | None, out: Tensor, handle: int) -> None:
+def _recur(channels: Tensor, scalars: Sequence[Tensor], out: Tensor, handle: int) -> None:
+    """Advance the states by this step's tokens. See RecurrentBackend.step."""
+    binding = _binding("srtkit::recur", handle, RecurrentBinding)
+    inputs = dict(zip(binding.inputs, (channels, *scalars), strict=True))
+    binding.backend.step(binding.plan, binding.layer, inputs, out)
+
+
+def _fake(*args: object) -> None:
     """Shapes only: nothing is returned, `out` is mutated."""
 
 
-_library.impl("attend", _attend, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
-torch.library.register_fake("srtkit::attend", _attend_fake, lib=_library)
+for _name, _function in (("attend", _attend), ("recur", _recur)):
+    _library.impl(_name, _function, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+    torch.library.register_fake(f"srtkit::{_name}", _fake, lib=_library)
 
 
 class PagedAttention(nn.Module):
@@ -92,6 +129,21 @@ class PagedAttention(nn.Module):
         """k [T, kv_heads, head_dim] and v are stored first; None for a layer that shares KV."""
         out = q.new_empty(q.shape[0], self.q_heads, self.v_head_dim)
         torch.ops.srtkit.attend(q, k, v, out, self.handle)
+        return out
+
+
+class RecurrentMixer(nn.Module):
+    """The recurrence of one layer, its convolution included: channels [T, conv_channels] → [T, heads, head_dim]."""
+
+    def __init__(self, spec: RecurrentSpec, index: int) -> None:
+        super().__init__()
+        self.handle = index
+        self.size = (spec.heads, spec.head_dim)
+
+    def forward(self, channels: Tensor, *scalars: Tensor) -> Tensor:
+        """`scalars` [T, heads], float32 and final, follow the channels in the order of `RecurrentSpec.inputs`."""
+        out = channels.new_empty(channels.shape[0], *self.size)
+        torch.ops.srtkit.recur(channels, scalars, out, self.handle)
         return out
 
 

@@ -54,6 +54,7 @@ class WeightEntry:
 class ModelPlan:
     """What core must know of a model, per rank. `attention` and `recurrent` map layer index to spec.
 
+    `components`: all that its layers use, by number; recurrent layers use the one of kind "slot".
     `ignored` are endings of stored names that the model knows of and does not need; any other stored
     weight that no entry names is an error.
     """
@@ -126,6 +127,10 @@ class Model(ABC):
     @abstractmethod
     def pack(self) -> None:
         """After loading, and again after a reload: let weight-side ops take their weights."""
+
+    def recurrent_weights(self) -> Mapping[int, Mapping[str, Tensor]]:
+        """Layer index → the small weights that `RecurrentLayer` names, at fixed addresses. Asked once, after `pack`."""
+        return {}
 
 
 @dataclass(frozen=True)

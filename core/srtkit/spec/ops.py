@@ -51,6 +51,12 @@ SCHEMAS: dict[str, OpSchema] = {
             "plain; cos and sin are of q's dtype; q and k may be strided in T",
             mutates=("q", "k"),
         ),
+        OpSchema(
+            "norm_rope",
+            "(q [T, Hq, D], k [T, Hk, D], q_weight [D], k_weight [D], cos [T, 1, D], sin [T, 1, D], eps) -> None; "
+            "rms_norm of each head of q and k, then rope of all of it",
+            mutates=("q", "k"),
+        ),
         OpSchema("linear", "(x [T, in]) -> [T, out]; weight [out, in], bias [out] or None", weight_side=True),
     )
 }

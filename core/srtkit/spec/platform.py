@@ -88,8 +88,32 @@ class GraphPrimitives(ABC):
         """A memory pool that several graphs share."""
 
     @abstractmethod
+    def begin(self, pool: object) -> None:
+        """Record what this thread launches from here on, instead of doing it. Recordings do not nest."""
+
+    @abstractmethod
+    def end(self) -> GraphHandle:
+        """What was recorded. On any error nothing is being recorded any more, and the device is usable."""
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """Drop what is being recorded; nothing if nothing is. Never raises."""
+
     def capture(self, pool: object, work: Callable[[], None]) -> GraphHandle:
         """Record what `work` launches; errors leave the device usable."""
+        self.begin(pool)
+        try:
+            work()
+        except BaseException:
+            self.abandon()
+            raise
+        return self.end()
+
+    def alias(self, tensor: Tensor) -> Tensor:
+        """The memory of a tensor that was made while recording, for use between replays, without keeping it from what
+        is recorded later. Where graphs share no memory it is the tensor itself.
+        """
+        return tensor
 
 
 class Communicator(ABC):

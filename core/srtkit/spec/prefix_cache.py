@@ -2,19 +2,25 @@
 
 A cache knows no tensor and no torch and never owns the allocator: it holds page ids the scheduler gave
 it, lends them out pinned, and gives them back on eviction. A page id in the cache stands for its whole
-prefix. Lengths are tokens; pages of a component are int32 arrays in order of position.
+prefix. Lengths are tokens; pages of a component are int32 arrays in order of position, 0 for no page: a window
+component has none before `Component.first_page`; a slot component has the one snapshot at the end, or nothing.
 """
+
+from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel
 
 from srtkit.spec.capabilities import NOT_DECLARED, Answer, Descriptor
 from srtkit.spec.kv import Component
 from srtkit.spec.step_plan import Ints
+
+if TYPE_CHECKING:
+    from srtkit.spec.tiers import MoverBuild, TierMover
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,12 +55,15 @@ class Lease:
     """A pinned prefix. `length` tokens are usable now; `pages` per component cover exactly them.
 
     `pending` tokens more lie in slower tiers. Valid until `release`; `token` is the cache's own handle.
+    Pinned are the pages named, no others: those before a window may be evicted meanwhile.
+    `snapshot_at`, a hint: lengths beyond `length` at which a snapshot is wanted, ascending, in whole pages.
     """
 
     length: int
     pages: Mapping[str, Ints]
     token: object
     pending: int = 0
+    snapshot_at: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -119,7 +128,8 @@ class PrefixCache(ABC):
     def match(self, key: CacheKey) -> Lease:
         """The longest prefix usable by all components at once, at most `key.limit`, pinned.
 
-        The length is a multiple of the page size (0 when nothing is cached: the lease is still valid).
+        The length is a multiple of the page size (0 when nothing is cached: the lease is still valid). A window
+        component needs the pages from `first_page(length)` on, a slot component a snapshot of exactly `length` tokens.
         """
 
     @abstractmethod
@@ -134,7 +144,12 @@ class PrefixCache(ABC):
         below `lease.length`; the lease's own pages are included. Returns a lease in place of `lease`
         (which ends), at least as long, and the pages the cache already had. The new lease states what the
         cache now holds: below its length a page of the caller belongs to the cache from here on unless a
-        `Remap` names it. Those named, and every page from that length on, stay the caller's.
+        `Remap` names it. Those named, and every page from that length on, stay the caller's. A lease that is not
+        longer than before took nothing.
+
+        Of a window component the caller offers 0 for pages that it has let go; the cache takes those that it lacks.
+        Of a slot component it offers the snapshot after exactly `upto` tokens, or nothing; it becomes the cache's
+        if the new lease reaches `upto` and no `Remap` names it. The new lease need not pin a snapshot.
         """
 
     @abstractmethod
@@ -182,18 +197,23 @@ class PrefixCache(ABC):
 
 @dataclass(frozen=True)
 class PrefixCacheBuild:
-    """What core gives a cache at build. `identity` digests model, layout and shares, for store keys."""
+    """What core gives a cache at build. `identity` digests model, layout and shares, for store keys.
+
+    `page_bytes` of a page over all layers and components, on one rank.
+    """
 
     page_size: int
     components: tuple[Component, ...]
     options: BaseModel
     identity: bytes = b""
     needs: Mapping[str, object] | None = None
+    page_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrefixCacheDescriptor(Descriptor):
-    """What a plugin's hook returns."""
+    """What a plugin's hook returns. With tiers, `build` gives a `TieredCache`, and `mover` what moves its bytes."""
 
     capabilities: Callable[[BaseModel], CacheCapabilities]
     build: Callable[[PrefixCacheBuild], PrefixCache]
+    mover: Callable[[MoverBuild], TierMover] | None = None

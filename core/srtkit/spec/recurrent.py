@@ -51,6 +51,11 @@ class RecurrentSpec:
         """The recurrence is itself the feature a backend must understand."""
         return frozenset({self.kind})
 
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of what `RecurrentBackend.step` takes, the convolved channels first."""
+        return {"mamba2": ("xbc", "dt"), "gated_delta": ("qkv", "beta", "decay")}[self.kind]
+
 
 @dataclass(frozen=True)
 class RecurrentCapabilities:

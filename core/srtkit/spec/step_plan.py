@@ -35,13 +35,14 @@ class Column(IntEnum):
     PROMPT_IDS = 6  # ids of this step's prompt tokens, row after row
     ADMIT = 7  # per admitted slot: one record of dtype ADMIT
     RELEASE = 8  # slots whose device state ends before this step
-    PAGE_WRITES = 9  # (component, slot, index, page)
-    COPIES = 10  # (component, source page, target page)
-    ZERO = 11  # (component, page)
+    PAGE_WRITES = 9  # (component, slot, index, page); page 0: let go. A slot component's index 0: the state slot
+    COPIES = 10  # (component, source page, target page), before the step
+    ZERO = 11  # (component, page), before the step and its copies
     TRANSFERS = 12  # reserved: tier copies
     PREFIX_GROUPS = 13  # (first row, leading pages shared, members)
     CONTROL = 14  # (operation, argument): barrier steps
     STOP_IDS = 15  # (slot, token id): stop tokens of admitted slots, suppressed before min_tokens
+    SNAPSHOTS = 16  # (row, offset, state slot): the row's state after so many of its tokens goes there
 
 
 KNOWN_COLUMNS = frozenset(int(number) for number in Column)

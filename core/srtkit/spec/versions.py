@@ -38,13 +38,15 @@ CONTRACTS: dict[str, Contract] = {
     for c in (
         Contract("platform", 1, 0, "platform"),
         Contract("attention", 1, 0, "attention"),
-        Contract("recurrent", 1, 0, "recurrent"),
-        Contract("prefix_cache", 1, 0, "cache"),
+        Contract("recurrent", 1, 1, "recurrent"),
+        Contract("prefix_cache", 1, 1, "cache"),
+        Contract("kv_store", 1, 0, "kv_store"),
         Contract("graph_runner", 1, 0, "graph"),
         Contract("model_loader", 1, 0, "loader"),
         Contract("transport", 1, 0, "transport"),
-        Contract("ops", 1, 0, "ops"),
-        Contract("models", 1, 0, "models"),
+        Contract("ops", 1, 1, "ops"),
+        Contract("models", 1, 1, "models"),
+        Contract("routes", 1, 0, "routes"),
         Contract("cli", 1, 0, "cli"),
     )
 }

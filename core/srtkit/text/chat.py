@@ -14,14 +14,10 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from srtkit.spec.errors import LoaderError, SrtError, Unsupported
+from srtkit.spec.errors import LoaderError, RequestError, SrtError, Unsupported
 
 _PART = "chat template"
 _PROBE = "srtkit probe"
-
-
-class ChatError(SrtError):
-    """The messages of a request do not fit the model's chat template. The client's to mend."""
 
 
 class _Generation(Extension):
@@ -46,6 +42,10 @@ _ENVIRONMENT.globals["raise_exception"] = _raise_exception
 _ENVIRONMENT.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
 
 
+def _refused(cause: str, remedy: str) -> RequestError:
+    return RequestError("messages", cause, remedy, code="invalid_messages")
+
+
 class ChatTemplate:
     """A compiled template; None for a model that has none. Safe to share between threads.
 
@@ -68,7 +68,8 @@ class ChatTemplate:
         """The prompt, BOS included where the template writes one: encode it without special tokens.
 
         Messages have OpenAI's form, content being text or a list of `{"type": "text", "text": …}`. `variables` are
-        further names for the template ("enable_thinking"). Raises `ChatError`, `Unsupported` without a template.
+        further names for the template ("enable_thinking"). Raises `RequestError` for messages that do not fit it,
+        `Unsupported` without a template.
         """
         converted = [self._converted(message) for message in messages]
         return self._render(converted, variables | {"add_generation_prompt": add_generation_prompt})
@@ -82,7 +83,7 @@ class ChatTemplate:
             )
         except Exception as error:  # a template is a program: any error can come out of it
             remedy = "change the messages to what this model's template accepts, or use /v1/completions"
-            raise ChatError(_PART, f"it refused the messages: {error}", remedy) from error
+            raise _refused(f"the chat template refused them: {error}", remedy) from error
 
     def _shows(self, content: object) -> bool:
         """Whether the text of a user message with this content comes out."""
@@ -96,5 +97,5 @@ class ChatTemplate:
         parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
         for part in parts:
             if part.get("type") != "text" or not isinstance(part.get("text"), str):
-                raise ChatError(_PART, f"a content part is of type {part.get('type')!r}", "send text parts only")
+                raise _refused(f"a content part is of type {part.get('type')!r}", "send text parts only")
         return {**message, "content": parts if self._wants_parts else "\n".join(part["text"] for part in parts)}

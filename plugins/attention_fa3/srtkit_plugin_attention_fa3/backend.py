@@ -23,15 +23,15 @@ from srtkit.spec.attention import (
     LayerHandle,
     PlanAdvance,
     Rows,
-    SlotMover,
-    check_spec,
 )
 from srtkit.spec.errors import DeviceAbsent, Unsupported
 from srtkit.spec.facts import Limits
 from srtkit.spec.layers import DTYPES as TORCH_DTYPES
-from srtkit_plugin_attention_fa3 import DTYPES, INSTEAD, MAX_Q_LEN, PAGE_SIZES, PART, Options, declared, has_kernel
-from srtkit_plugin_attention_fa3.kernels import move_kernel, store_kernel, visible_kernel
+from srtkit_plugin_attention_fa3 import DTYPES, INSTEAD, MAX_Q_LEN, PART, Options, declared, has_kernel
+from srtkit_plugin_attention_fa3.kernels import visible_kernel
 from srtkit_plugin_attention_fa3.library import Operator
+from srtkit_plugin_attention_triton.refusals import why_not
+from srtkit_plugin_attention_triton.slots import PlaneMover, store
 
 SCHEDULED_ROWS = 992
 """A call of more rows is not planned ahead: builds differ in what they plan for so many."""
@@ -115,7 +115,7 @@ class Fa3Attention(AttentionBackend):
             "window_size_right": 0 if spec.window else -1,
             "num_splits": options.num_splits,
         }
-        self._parts = AttentionParts(advance=Fa3Advance(self), mover=Fa3Mover())
+        self._parts = AttentionParts(advance=Fa3Advance(self), mover=PlaneMover())
 
     def new_plan(self, limits: Limits) -> Fa3Plan:
         """Buffers for schedules, and for the page table where there is a window. Raises `OutOfMemory`."""
@@ -156,15 +156,7 @@ class Fa3Attention(AttentionBackend):
         """Copy k and v to the step's slots, in one launch."""
         assert isinstance(plan, Fa3Plan)
         _, view = plan.step
-        if k.shape[0] == 0:
-            return
-        k, v = _dense_token(k), _dense_token(v)
-        k_plane, v_plane = layer.planes["k"], layer.planes["v"]
-        store_kernel[(k.shape[0],)](
-            *(k, v, k_plane, v_plane, view.slot_mapping),
-            *(k.stride(0), v.stride(0), k_plane.stride(0), v_plane.stride(0)),
-            **_widths(layer),
-        )
+        store(layer, view.slot_mapping, (k, v))
 
     def attend(
         self,
@@ -277,17 +269,6 @@ class Fa3Advance(PlanAdvance):
         self._backend.lay_out(plan, view.page_table.shape[1], fresh=False)
 
 
-class Fa3Mover(SlotMover):
-    """Moves stored tokens."""
-
-    def move_slots(self, layer: LayerHandle, source: Tensor, target: Tensor) -> None:
-        """Copy the entries at int32 `source` [n] to `target` [n], both planes in one launch."""
-        if len(source) == 0:
-            return
-        k, v = layer.planes["k"], layer.planes["v"]
-        move_kernel[(len(source),)](k, v, source, target, k.stride(0), v.stride(0), **_widths(layer))
-
-
 def _leading(plan: Fa3Plan, batch: Batch, table: Tensor, page_tokens: int) -> _Rows | None:
     """The call of leading rows. Its table is as wide as can be, so that a recorded call serves longer rows too."""
     n = batch.leading
@@ -319,40 +300,16 @@ def _add_sinks(sinks: Tensor, out: Tensor, sums: Tensor, lse: Tensor | None) -> 
         torch.logaddexp(sums, sinks, out=lse)
 
 
-def _widths(layer: LayerHandle) -> dict[str, int]:
-    """Of a page and of a token's entries, as the kernels want them."""
-    k, v = layer.planes["k"].shape, layer.planes["v"].shape
-    widths = k[2] * k[3], v[2] * v[3]
-    return {
-        "PAGE": k[1],
-        "K_WIDTH": widths[0],
-        "V_WIDTH": widths[1],
-        "K_PAD": triton.next_power_of_2(widths[0]),
-        "V_PAD": triton.next_power_of_2(widths[1]),
-    }
-
-
-def _dense_token(x: Tensor) -> Tensor:
-    """x [T, heads, size] with dense tokens; they may be strided among each other."""
-    return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()
-
-
 def _last_dense(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _refuse(build: AttentionBuild) -> None:
     """Raise `Unsupported` unless spec and layout are among those declared, `DeviceAbsent` for another GPU."""
-    spec, layout = build.group.spec, build.layout
-    reason = check_spec(PART, spec, declared(DTYPES))
+    spec = build.group.spec
+    reason = why_not(PART, build, declared(DTYPES))
     if not has_kernel(spec.head_dim, spec.v_head_dim):
         reason = reason or f"has no kernel for keys of size {spec.head_dim} with values of size {spec.v_head_dim}"
-    if spec.kv_dtype != spec.dtype:
-        reason = reason or f"keeps KV in the model's {spec.dtype}, not in {spec.kv_dtype}"
-    if spec.window and not spec.causal:
-        reason = reason or "has no meaning for a window without a causal mask"
-    if layout.page_tokens not in PAGE_SIZES or tuple(plane.name for plane in layout.planes) != ("k", "v"):
-        reason = reason or f"does not read the layout {layout.name} with pages of {layout.page_tokens}"
     if reason:
         raise Unsupported(PART, reason, INSTEAD)
     device = build.platform.device(build.device_index)

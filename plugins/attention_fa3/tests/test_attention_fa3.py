@@ -68,8 +68,10 @@ def test_it_keeps_the_contract(target: Target, group: str) -> None:
     assert wrong(target, [*checks_of(0, group), *checks_of(1, group)]) == []
 
 
-def test_so_it_does_over_either_provider(target: Target) -> None:
-    assert wrong(target, checks_of(1, "features", "capture")) == []
+@pytest.mark.parametrize("provider", ["sgl_kernel"], indirect=True)
+@pytest.mark.parametrize("group", ["features", pytest.param("capture", marks=pytest.mark.full)])
+def test_so_it_does_over_the_other_provider(target: Target, group: str) -> None:
+    assert wrong(target, checks_of(1, group)) == []
 
 
 @pytest.mark.full
@@ -78,6 +80,7 @@ def test_it_keeps_the_contract_at_level_2(target: Target) -> None:
 
 
 @VLLM_ONLY
+@pytest.mark.full
 @pytest.mark.parametrize("options", [{"schedule": False}, {"num_splits": 1}], ids=str)
 def test_so_it_does_with_other_options(target: Target, options: dict[str, Any]) -> None:
     target = dataclasses.replace(target, options=plugin.Options(**options))

@@ -24,14 +24,12 @@ from srtkit.spec.attention import (
     GroupView,
     LayerHandle,
     Rows,
-    SlotMover,
-    check_spec,
 )
 from srtkit.spec.errors import DeviceAbsent, Unsupported
 from srtkit.spec.facts import Limits
 from srtkit.spec.layers import DTYPES as TORCH_DTYPES
-from srtkit_plugin_attention_flashinfer import DTYPES, INSTEAD, MAX_Q_LEN, PAGE_SIZES, PART, Options, declared
-from srtkit_plugin_attention_flashinfer.kernels import move_kernel, pages_kernel, store_kernel
+from srtkit_plugin_attention_flashinfer import DTYPES, INSTEAD, MAX_Q_LEN, PART, Options, declared
+from srtkit_plugin_attention_flashinfer.kernels import pages_kernel
 from srtkit_plugin_attention_flashinfer.library import KERNELS, Library
 from srtkit_plugin_attention_flashinfer.sizes import (
     CUDA_CORE_RATIOS,
@@ -42,6 +40,8 @@ from srtkit_plugin_attention_flashinfer.sizes import (
     workspace_bytes,
 )
 from srtkit_plugin_attention_flashinfer.step import Call, FlashInferPlan, Numbers, Shape
+from srtkit_plugin_attention_triton.refusals import why_not
+from srtkit_plugin_attention_triton.slots import PlaneMover, store
 
 EMPTY: Mapping[str, Tensor] = MappingProxyType({})
 LN_2 = math.log(2)
@@ -75,7 +75,7 @@ class FlashInferAttention(AttentionBackend):
             "q_data_type": TORCH_DTYPES[spec.dtype],
             "kv_data_type": TORCH_DTYPES[spec.kv_dtype],
         }
-        self._parts = AttentionParts(mover=FlashInferMover())
+        self._parts = AttentionParts(mover=PlaneMover())
         self._compile()
 
     def new_plan(self, limits: Limits) -> FlashInferPlan:
@@ -111,15 +111,7 @@ class FlashInferAttention(AttentionBackend):
         """Copy k and v to the step's slots, in one launch."""
         assert isinstance(plan, FlashInferPlan)
         _, view = plan.step
-        if k.shape[0] == 0:
-            return
-        k, v = _dense_token(k), _dense_token(v)
-        k_plane, v_plane = layer.planes["k"], layer.planes["v"]
-        store_kernel[(k.shape[0],)](
-            *(k, v, k_plane, v_plane, view.slot_mapping),
-            *(k.stride(0), v.stride(0), k_plane.stride(0), v_plane.stride(0)),
-            **_widths(layer),
-        )
+        store(layer, view.slot_mapping, (k, v))
 
     def attend(
         self,
@@ -294,17 +286,6 @@ class FlashInferAttention(AttentionBackend):
             plan.close()
 
 
-class FlashInferMover(SlotMover):
-    """Moves stored tokens."""
-
-    def move_slots(self, layer: LayerHandle, source: Tensor, target: Tensor) -> None:
-        """Copy the entries at int32 `source` [n] to `target` [n], both planes in one launch."""
-        if len(source) == 0:
-            return
-        k, v = layer.planes["k"], layer.planes["v"]
-        move_kernel[(len(source),)](k, v, source, target, k.stride(0), v.stride(0), **_widths(layer))
-
-
 def _one_row(device: torch.device, n: int, leading: int, page: int, pages: int) -> tuple[Batch, GroupView]:
     """A step of one row of n tokens on page 0."""
     lengths = np.array([n], np.int32)
@@ -341,33 +322,16 @@ def _of_device(device: torch.device, options: Options) -> tuple[int, str]:
     return properties.multi_processor_count, options.prefill if hopper or options.prefill != "auto" else "fa2"
 
 
-def _widths(layer: LayerHandle) -> dict[str, int]:
-    """Of a page and of a token's entries, as the kernels want them."""
-    _, page, heads, size = layer.planes["k"].shape
-    return {"PAGE": page, "WIDTH": heads * size, "PAD": triton.next_power_of_2(heads * size)}
-
-
-def _dense_token(x: Tensor) -> Tensor:
-    """x [T, heads, size] with dense tokens; they may be strided among each other."""
-    return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()
-
-
 def _last_dense(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _refuse(build: AttentionBuild, options: Options) -> None:
     """Raise `Unsupported` unless spec, layout and options are among those declared."""
-    spec, layout = build.group.spec, build.layout
-    reason = check_spec(PART, spec, declared(DTYPES))
+    spec = build.group.spec
+    reason = why_not(PART, build, declared(DTYPES))
     if spec.head_dim != spec.v_head_dim:
         reason = reason or f"has no kernel for keys of size {spec.head_dim} with values of size {spec.v_head_dim}"
-    if spec.kv_dtype != spec.dtype:
-        reason = reason or f"keeps KV in the model's {spec.dtype}, not in {spec.kv_dtype}"
-    if spec.window and not spec.causal:
-        reason = reason or "has no meaning for a window without a causal mask"
-    if layout.page_tokens not in PAGE_SIZES or tuple(plane.name for plane in layout.planes) != ("k", "v"):
-        reason = reason or f"does not read the layout {layout.name} with pages of {layout.page_tokens}"
     if reason:
         raise Unsupported(PART, reason, INSTEAD)
     ratio = spec.q_heads // spec.kv_heads

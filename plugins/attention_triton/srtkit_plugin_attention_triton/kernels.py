@@ -1,6 +1,6 @@
 """Paged attention as Triton kernels: online softmax over tiles of keys, in parts that are merged by log-sum-exp.
 
-One program serves the query heads of one KV head for some tokens of one row, over one segment of the keys that
+One program serves some query heads of one KV head for some tokens of one row, over one segment of the keys that
 these may see. All lengths come from device memory. Addresses are 64-bit from the page on. Knows no steps.
 """
 
@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+
+from srtkit_plugin_attention_triton.slot_kernels import await_previous
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)
@@ -28,22 +30,51 @@ def _tanh(x):
 
 @triton.jit
 def _span(
-    context, n_query, query, TILE: tl.constexpr, BLOCK_Q: tl.constexpr, WINDOW: tl.constexpr, CAUSAL: tl.constexpr
-):
-    """Keys [low, high) that queries [query, query + BLOCK_Q) of a row see, and their tiles [first, last)."""
+    context, n_query, query,
+    TILE: tl.constexpr, BLOCK_Q: tl.constexpr, WINDOW: tl.constexpr, CAUSAL: tl.constexpr, TREE: tl.constexpr,
+):  # fmt: skip
+    """Keys [low, high) that queries [query, query + BLOCK_Q) of a row see, and their tiles [first, last).
+
+    In a tree any draft may see any other, and may stand where the first one does.
+    """
     high = context
     low = 0
-    if CAUSAL:
+    if CAUSAL and not TREE:
         high = context - n_query + tl.minimum(query + BLOCK_Q, n_query)
     if WINDOW > 0:
-        low = tl.maximum(context - n_query + query - WINDOW + 1, 0)
+        oldest = context - n_query - WINDOW + 1
+        if not TREE:
+            oldest += query
+        low = tl.maximum(oldest, 0)
     return low, high, low // TILE, tl.cdiv(high, TILE)
 
 
 @triton.jit
-def _turn(q_tile, k_tile, v_tile, see, scale, soft_cap, largest, total, acc, SOFT_CAP: tl.constexpr):
-    """A tile of keys joins the running maximum, sum and output; all base 2."""
-    score = tl.dot(q_tile, k_tile, input_precision="ieee") * scale
+def _latent_scores(latent_q, v_tile, score, PIECE: tl.constexpr):
+    """Scores of values that are keys, on top of `score`. Long sums in float32 are made in pieces, which lose less."""
+    queries: tl.constexpr = latent_q.shape[0]
+    keys: tl.constexpr = v_tile.shape[0]
+    pieces: tl.constexpr = latent_q.shape[1] // PIECE
+    if latent_q.dtype == tl.float32 and pieces > 1:
+        left = tl.permute(tl.reshape(latent_q, [queries, pieces, PIECE]), [1, 0, 2])
+        right = tl.permute(tl.reshape(v_tile, [keys, pieces, PIECE]), [1, 2, 0])
+        score += tl.sum(tl.dot(left, right, input_precision="ieee"), 0)
+    else:
+        score = tl.dot(latent_q, tl.trans(v_tile), score, input_precision="ieee")
+    return score
+
+
+@triton.jit
+def _turn(
+    q_tile, latent_q, k_tile, v_tile, see, scale, soft_cap, largest, total, acc,
+    LATENT: tl.constexpr, SOFT_CAP: tl.constexpr,
+):  # fmt: skip
+    """A tile of keys joins the running maximum, sum and output; all base 2. LATENT: values are keys too."""
+    k_tile, v_tile = k_tile.to(q_tile.dtype), v_tile.to(q_tile.dtype)  # of fp8
+    score = tl.dot(q_tile, k_tile, input_precision="ieee")
+    if LATENT:
+        score = _latent_scores(latent_q, v_tile, score, PIECE=64)
+    score = score * scale
     if SOFT_CAP:
         score = soft_cap * LOG2_E * _tanh(score / soft_cap)
     score = tl.where(see, score, float("-inf"))
@@ -55,6 +86,95 @@ def _turn(q_tile, k_tile, v_tile, see, scale, soft_cap, largest, total, acc, SOF
     acc = acc * keep[:, None]
     acc = tl.dot(weight.to(v_tile.dtype), v_tile, acc, input_precision="ieee")
     return new_largest, total, acc
+
+
+@triton.jit
+def _started(sinks, head, valid, segment, BLOCK_M: tl.constexpr, SINKS: tl.constexpr):
+    """The running maximum and sum before any key: the first segment has the sink, a score without a value."""
+    largest = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    if SINKS:  # noqa: SIM102 - one is known when compiling
+        if segment == 0:
+            largest = tl.load(sinks + head, mask=valid, other=0.0) * LOG2_E
+            total += 1.0
+    return largest, total
+
+
+@triton.jit
+def _finished(acc, total, largest, v_scales, kv_head, V_STEP: tl.constexpr):
+    """The output, and its log-sum of base 2; zeros and -inf if nothing was seen."""
+    total = tl.where(total > 0, total, 1.0)
+    acc = acc / total[:, None]
+    if v_scales is not None:
+        acc = acc * tl.load(v_scales + kv_head * V_STEP)
+    return acc, largest + tl.log2(total)
+
+
+@triton.jit
+def _queries(q_at, valid, d, dv, HEAD: tl.constexpr, V_HEAD: tl.constexpr, LATENT: tl.constexpr):
+    """Query vectors that meet keys, and those that meet values that are keys too: they stand before the others."""
+    q_tile = tl.load(q_at + (V_HEAD * LATENT + d)[None, :], mask=valid[:, None] & (d < HEAD)[None, :], other=0.0)
+    latent_q = q_tile
+    if LATENT:
+        latent_q = tl.load(q_at + dv[None, :], mask=valid[:, None] & (dv < V_HEAD)[None, :], other=0.0)
+    return q_tile, latent_q
+
+
+@triton.jit
+def _page_of(pages, tile, key, inside, TILE: tl.constexpr, PAGE: tl.constexpr):
+    """The page of each key of a tile; one that holds the whole tile is looked up once."""
+    if PAGE % TILE == 0:
+        page = tl.load(pages + tile * TILE // PAGE).to(tl.int64) + tl.zeros([TILE], tl.int64)
+    else:
+        page = tl.load(pages + key // PAGE, mask=inside, other=0).to(tl.int64)
+    return page
+
+
+@triton.jit
+def _loaded(
+    k_base, v_base, page, key, inside, d, dv, k_page, k_token, v_page, v_token,
+    HEAD: tl.constexpr, V_HEAD: tl.constexpr, PAGE: tl.constexpr,
+):  # fmt: skip
+    """Tiles of keys [HEAD_PAD, TILE] and values [TILE, V_PAD], as they are stored, of `key`s in their `page`s."""
+    k_at = k_base + (page * k_page + (key % PAGE) * k_token)[None, :]
+    v_at = v_base + (page * v_page + (key % PAGE) * v_token)[:, None]
+    k_tile = tl.load(k_at, mask=inside[None, :] & (d < HEAD)[:, None], other=0.0)
+    v_tile = tl.load(v_at, mask=inside[:, None] & (dv < V_HEAD)[None, :], other=0.0)
+    return k_tile, v_tile
+
+
+@triton.jit
+def _drafts(words, valid, WORDS: tl.constexpr):
+    """The bits of up to 64 drafts that queries see, from the first of a query's words on."""
+    low = tl.load(words, mask=valid, other=0).to(tl.int64) & 0xFFFFFFFF
+    if WORDS == 1:
+        return low
+    return low | (tl.load(words + 1, mask=valid, other=0).to(tl.int64) << 32)
+
+
+@triton.jit
+def _in_order(key, inside, position, CAUSAL: tl.constexpr, WINDOW: tl.constexpr):
+    """Which keys queries at these positions see."""
+    see = inside[None, :]
+    if CAUSAL:
+        see = see & (key[None, :] <= position[:, None])
+    if WINDOW > 0:
+        see = see & (key[None, :] > position[:, None] - WINDOW)
+    return see
+
+
+@triton.jit
+def _in_tree(drafts, key, draft, inside, positions, position, WINDOW: tl.constexpr):
+    """Which keys are seen: what stands before the drafts, that is `draft` < 0, and the drafts that bits name.
+
+    A window counts by `positions` of drafts, which are their depth, and `position` of queries.
+    """
+    bit = drafts[:, None] >> tl.minimum(tl.maximum(draft, 0), 63).to(tl.int64)[None, :] & 1
+    see = inside[None, :] & ((draft < 0)[None, :] | (bit != 0))
+    if WINDOW > 0:
+        place = tl.load(positions + draft, mask=inside & (draft >= 0), other=0)
+        see = see & (tl.where(draft < 0, key, place)[None, :] > position[:, None] - WINDOW)
+    return see
 
 
 @triton.jit
@@ -72,24 +192,9 @@ def _row_of_block(cu_q, block, first_row, rows, BLOCK_Q: tl.constexpr):
     return first_row + low, (tl.load(cu_q + first_row + low) - start) // BLOCK_Q + low
 
 
-@triton.jit(do_not_specialize=["first_row", "rows", "q_len", "table_stride"])
-def attend_kernel(
-    q, k, v, out, lse, part_out, part_lse, own_lse, skip_of, sinks, cu_q, context_of, table,
-    scale, soft_cap, first_row, rows, q_len, table_stride,
-    q_token, q_head, out_token, out_head, k_page, k_token, k_head, v_page, v_token, v_head,
-    HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD: tl.constexpr, V_HEAD: tl.constexpr,
-    HEAD_PAD: tl.constexpr, V_PAD: tl.constexpr, PAGE: tl.constexpr,
-    WINDOW: tl.constexpr, CAUSAL: tl.constexpr, SOFT_CAP: tl.constexpr, SINKS: tl.constexpr, LSE: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_Q: tl.constexpr, TILE: tl.constexpr, SEGMENTS: tl.constexpr, UNIFORM: tl.constexpr,
-    PREFIX: tl.constexpr,
-):  # fmt: skip
-    """Grid (blocks of queries, KV heads, SEGMENTS) over `rows` rows from `first_row` on.
-
-    UNIFORM: every row has `q_len` queries. `scale` holds log2(e) unless SOFT_CAP. With one segment results go to
-    out and lse; else to part_out [token, head, segment, V_HEAD] and part_lse, base 2, [token, head, segment].
-    PREFIX: the first skip_of[row] keys are prefix_kernel's; sums of the others go to own_lse [row, head], base 2.
-    """
-    block, kv_head, segment = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+@triton.jit
+def _row_and_query(cu_q, block, first_row, rows, q_len, BLOCK_Q: tl.constexpr, UNIFORM: tl.constexpr):
+    """The row of a block of queries, and the first of these queries in it."""
     if UNIFORM:
         per_row = tl.cdiv(q_len, BLOCK_Q)
         row = first_row + block // per_row
@@ -97,9 +202,42 @@ def attend_kernel(
     else:
         row, first_block = _row_of_block(cu_q, block, first_row, rows, BLOCK_Q)
         query = (block - first_block) * BLOCK_Q
+    return row, query
+
+
+@triton.jit(do_not_specialize=["first_row", "rows", "q_len", "table_stride"])
+def attend_kernel(
+    q, k, v, out, lse, part_out, part_lse, own_lse, skip_of, sinks, k_scales, v_scales,
+    tree, positions, cu_q, context_of, table,
+    scale, soft_cap, first_row, rows, q_len, table_stride,
+    q_token, q_head, out_token, out_head, k_page, k_token, k_head, v_page, v_token, v_head,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, SPLIT: tl.constexpr, HEAD: tl.constexpr, V_HEAD: tl.constexpr,
+    HEAD_PAD: tl.constexpr, V_PAD: tl.constexpr, PAGE: tl.constexpr, LATENT: tl.constexpr,
+    K_STEP: tl.constexpr, V_STEP: tl.constexpr, TREE_WORDS: tl.constexpr,
+    WINDOW: tl.constexpr, CAUSAL: tl.constexpr, SOFT_CAP: tl.constexpr, SINKS: tl.constexpr, LSE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_Q: tl.constexpr, TILE: tl.constexpr, SEGMENTS: tl.constexpr, UNIFORM: tl.constexpr,
+    MIXED: tl.constexpr, PREFIX: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    """Grid (blocks of queries, groups of heads, SEGMENTS) over `rows` rows from `first_row` on.
+
+    A group is the GROUP query heads of a KV head, or of SPLIT parts of them one. LATENT: q holds the part that meets v,
+    which is the value and most of the key, before the part that meets k. `scale` holds log2(e) unless SOFT_CAP.
+    UNIFORM: every row has `q_len` queries. MIXED: rows of one query are for such a launch, others for one that is not.
+    With one segment results go to out and lse; else to part_out [query, head, segment, V_HEAD] and part_lse, base 2,
+    [query, head, segment], queries numbered as if all rows had `q_len`.
+    PREFIX: the first skip_of[row] keys are prefix_kernel's; sums of the others go to own_lse [row, head], base 2.
+    TREE_WORDS: `tree` [token, TREE_WORDS] has a bit for each draft of the row that the token sees.
+    """
+    await_previous(EARLY)
+    block, group, segment = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    kv_head = group // SPLIT
+    row, query = _row_and_query(cu_q, block, first_row, rows, q_len, BLOCK_Q, UNIFORM)
     begin = tl.load(cu_q + row)
     n_query = tl.load(cu_q + row + 1) - begin
-    if query >= n_query:
+    nothing = query >= n_query
+    if MIXED:
+        nothing |= (n_query == 1) != UNIFORM
+    if nothing:
         return
     context = tl.load(context_of + row)
     pages = table + row.to(tl.int64) * table_stride
@@ -107,7 +245,7 @@ def attend_kernel(
         skip = tl.load(skip_of + row)
         context -= skip
         pages += skip // PAGE
-    low, high, first, last = _span(context, n_query, query, TILE, BLOCK_Q, WINDOW, CAUSAL)
+    low, high, first, last = _span(context, n_query, query, TILE, BLOCK_Q, WINDOW, CAUSAL, TREE_WORDS > 0)
     if SEGMENTS > 1:
         each = tl.cdiv(last - first, SEGMENTS)
         first += segment * each
@@ -119,45 +257,40 @@ def attend_kernel(
     within = m // GROUP
     valid = (m < BLOCK_Q * GROUP) & (query + within < n_query)
     token = (begin + query + within).to(tl.int64)
-    head = kv_head * GROUP + m % GROUP
+    head = group * GROUP + m % GROUP
     position = context - n_query + query + within
     d = tl.arange(0, HEAD_PAD)
     dv = tl.arange(0, V_PAD)
-    q_at = q + token[:, None] * q_token + head[:, None] * q_head + d[None, :]
-    q_tile = tl.load(q_at, mask=valid[:, None] & (d < HEAD)[None, :], other=0.0)
+    q_at = q + token[:, None] * q_token + head[:, None] * q_head
+    q_tile, latent_q = _queries(q_at, valid, d, dv, HEAD, V_HEAD, LATENT)
+    if k_scales is not None:
+        scale *= tl.load(k_scales + kv_head * K_STEP)
+    if TREE_WORDS > 0:
+        drafts = _drafts(tree + token * TREE_WORDS, valid, TREE_WORDS)
+        if WINDOW > 0:
+            position = tl.load(positions + token, mask=valid, other=0)
 
-    largest = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    total = tl.zeros([BLOCK_M], tl.float32)
+    largest, total = _started(sinks, head, valid, segment, BLOCK_M, SINKS)
     acc = tl.zeros([BLOCK_M, V_PAD], tl.float32)
-    if SINKS:  # noqa: SIM102 - one is known when compiling; a score without a value, of the first segment
-        if segment == 0:
-            largest = tl.load(sinks + head, mask=valid, other=0.0) * LOG2_E
-            total += 1.0
 
     k_base = k + kv_head * k_head + d[:, None]
     v_base = v + kv_head * v_head + dv[None, :]
     for tile in tl.range(first, last):
         key = tile * TILE + tl.arange(0, TILE)
         inside = (key >= low) & (key < high)
-        if PAGE % TILE == 0:  # one page holds the whole tile
-            page = tl.load(pages + tile * TILE // PAGE).to(tl.int64) + tl.zeros([TILE], tl.int64)
+        page = _page_of(pages, tile, key, inside, TILE, PAGE)
+        k_tile, v_tile = _loaded(
+            k_base, v_base, page, key, inside, d, dv, k_page, k_token, v_page, v_token, HEAD, V_HEAD, PAGE
+        )
+        if TREE_WORDS > 0:
+            see = _in_tree(drafts, key, key - (context - n_query), inside, positions + begin, position, WINDOW)
         else:
-            page = tl.load(pages + key // PAGE, mask=inside, other=0).to(tl.int64)
-        k_at = k_base + (page * k_page + (key % PAGE) * k_token)[None, :]
-        v_at = v_base + (page * v_page + (key % PAGE) * v_token)[:, None]
-        k_tile = tl.load(k_at, mask=inside[None, :] & (d < HEAD)[:, None], other=0.0)
-        v_tile = tl.load(v_at, mask=inside[:, None] & (dv < V_HEAD)[None, :], other=0.0)
+            see = _in_order(key, inside, position, CAUSAL, WINDOW)
+        largest, total, acc = _turn(
+            q_tile, latent_q, k_tile, v_tile, see, scale, soft_cap, largest, total, acc, LATENT, SOFT_CAP
+        )
 
-        see = inside[None, :]
-        if CAUSAL:
-            see = see & (key[None, :] <= position[:, None])
-        if WINDOW > 0:
-            see = see & (key[None, :] > position[:, None] - WINDOW)
-        largest, total, acc = _turn(q_tile, k_tile, v_tile, see, scale, soft_cap, largest, total, acc, SOFT_CAP)
-
-    total = tl.where(total > 0, total, 1.0)  # else nothing was seen: zeros, and -inf as the largest
-    acc = acc / total[:, None]
-    sums = largest + tl.log2(total)
+    acc, sums = _finished(acc, total, largest, v_scales, kv_head, V_STEP)
     out_mask = valid[:, None] & (dv < V_HEAD)[None, :]
     if SEGMENTS == 1:
         out_at = out + token[:, None] * out_token + head[:, None] * out_head + dv[None, :]
@@ -165,34 +298,40 @@ def attend_kernel(
         if LSE:
             tl.store(lse + token * HEADS + head, sums * LN_2, mask=valid)
         if PREFIX:  # one query a row: the index by token and head, which is the same, costs registers
-            tl.store(own_lse + row * HEADS + kv_head * GROUP + m, sums, mask=valid)
+            tl.store(own_lse + row * HEADS + group * GROUP + m, sums, mask=valid)
     else:
-        part = ((token - tl.load(cu_q + first_row)) * HEADS + head) * SEGMENTS + segment
+        number = token - tl.load(cu_q + first_row)
+        if MIXED:
+            number = row.to(tl.int64) + tl.zeros([BLOCK_M], tl.int64)
+        part = (number * HEADS + head) * SEGMENTS + segment
         tl.store(part_out + part[:, None] * V_HEAD + dv[None, :], acc, mask=out_mask)
         tl.store(part_lse + part, sums, mask=valid)
 
 
 @triton.jit(do_not_specialize=["table_stride"])
 def prefix_kernel(
-    q, k, v, part_out, part_lse, header, blocks, rows, table, scale, soft_cap, table_stride,
+    q, k, v, part_out, part_lse, k_scales, v_scales, header, blocks, rows, table, scale, soft_cap, table_stride,
     q_token, q_head, k_page, k_token, k_head, v_page, v_token, v_head,
-    HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD: tl.constexpr, V_HEAD: tl.constexpr,
-    HEAD_PAD: tl.constexpr, V_PAD: tl.constexpr, PAGE: tl.constexpr, SOFT_CAP: tl.constexpr,
-    BLOCK_M: tl.constexpr, TILE: tl.constexpr, BLOCK_WORDS: tl.constexpr,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, SPLIT: tl.constexpr, HEAD: tl.constexpr, V_HEAD: tl.constexpr,
+    HEAD_PAD: tl.constexpr, V_PAD: tl.constexpr, PAGE: tl.constexpr, LATENT: tl.constexpr,
+    K_STEP: tl.constexpr, V_STEP: tl.constexpr, SOFT_CAP: tl.constexpr,
+    BLOCK_M: tl.constexpr, TILE: tl.constexpr, BLOCK_WORDS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Any grid: keys that several rows of one query share, read once for a block of them.
 
-    `header`, `blocks` and `rows` are those of a PrefixTable; a program takes every n-th of the (block, KV head, part)
-    there are, so that where nothing is shared it costs little. Every query sees all these keys. Results go to
+    `header`, `blocks` and `rows` are those of a PrefixTable; a program takes every n-th of the (block, group of heads,
+    part) there are, so that where nothing is shared it costs little. Every query sees all these keys. Results go to
     part_out [member, head, part, V_HEAD] and part_lse, base 2, [member, head, part].
     """
+    await_previous(EARLY)
     m = tl.arange(0, BLOCK_M)
     d = tl.arange(0, HEAD_PAD)
     dv = tl.arange(0, V_PAD)
     parts = tl.load(header + 1)
     work = tl.load(header) * (HEADS // GROUP) * parts
     for item in tl.range(tl.program_id(0), work, tl.num_programs(0)):
-        kv_head = item // parts % (HEADS // GROUP)
+        group = item // parts % (HEADS // GROUP)
+        kv_head = group // SPLIT
         block = blocks + item // (parts * (HEADS // GROUP)) * BLOCK_WORDS
         member = tl.load(block) + m // GROUP
         tokens = tl.load(block + 2)
@@ -203,9 +342,12 @@ def prefix_kernel(
 
         valid = m < tl.load(block + 1) * GROUP
         row = tl.load(rows + member, mask=valid, other=0).to(tl.int64)
-        head = kv_head * GROUP + m % GROUP
-        q_at = q + row[:, None] * q_token + head[:, None] * q_head + d[None, :]
-        q_tile = tl.load(q_at, mask=valid[:, None] & (d < HEAD)[None, :], other=0.0)
+        head = group * GROUP + m % GROUP
+        q_at = q + row[:, None] * q_token + head[:, None] * q_head
+        q_tile, latent_q = _queries(q_at, valid, d, dv, HEAD, V_HEAD, LATENT)
+        of_keys = scale
+        if k_scales is not None:
+            of_keys *= tl.load(k_scales + kv_head * K_STEP)
         largest = tl.full([BLOCK_M], float("-inf"), tl.float32)
         total = tl.zeros([BLOCK_M], tl.float32)
         acc = tl.zeros([BLOCK_M, V_PAD], tl.float32)
@@ -216,19 +358,20 @@ def prefix_kernel(
             key = tile * TILE + tl.arange(0, TILE)
             inside = key < tokens
             page = tl.load(pages + key // PAGE, mask=inside, other=0).to(tl.int64)
-            k_at = k_base + (page * k_page + (key % PAGE) * k_token)[None, :]
-            v_at = v_base + (page * v_page + (key % PAGE) * v_token)[:, None]
-            k_tile = tl.load(k_at, mask=inside[None, :] & (d < HEAD)[:, None], other=0.0)
-            v_tile = tl.load(v_at, mask=inside[:, None] & (dv < V_HEAD)[None, :], other=0.0)
+            k_tile, v_tile = _loaded(
+                k_base, v_base, page, key, inside, d, dv, k_page, k_token, v_page, v_token, HEAD, V_HEAD, PAGE
+            )
             see = inside[None, :]
-            largest, total, acc = _turn(q_tile, k_tile, v_tile, see, scale, soft_cap, largest, total, acc, SOFT_CAP)
+            largest, total, acc = _turn(
+                q_tile, latent_q, k_tile, v_tile, see, of_keys, soft_cap, largest, total, acc, LATENT, SOFT_CAP
+            )
 
         part = (member.to(tl.int64) * HEADS + head) * parts + item % parts
         valid = valid & (first < last)  # fewer tiles than parts: the last ones are never read
-        total = tl.where(total > 0, total, 1.0)
+        acc, sums = _finished(acc, total, largest, v_scales, kv_head, V_STEP)
         there = valid[:, None] & (dv < V_HEAD)[None, :]
-        tl.store(part_out + part[:, None] * V_HEAD + dv[None, :], acc / total[:, None], mask=there)
-        tl.store(part_lse + part, largest + tl.log2(total), mask=valid)
+        tl.store(part_out + part[:, None] * V_HEAD + dv[None, :], acc, mask=there)
+        tl.store(part_lse + part, sums, mask=valid)
 
 
 @triton.jit
@@ -249,18 +392,22 @@ def _weighed(part_out, part_lse, at, parts, largest, V_HEAD: tl.constexpr, V_PAD
 def merge_kernel(
     out, lse, part_out, part_lse, own_lse, skip_of, cu_q, context_of, first_row, q_len, out_token, out_head,
     HEADS: tl.constexpr, V_HEAD: tl.constexpr, V_PAD: tl.constexpr, WINDOW: tl.constexpr, CAUSAL: tl.constexpr,
-    LSE: tl.constexpr, BLOCK_Q: tl.constexpr, TILE: tl.constexpr, SEGMENTS: tl.constexpr, PREFIX: tl.constexpr,
-    CHUNK: tl.constexpr,
+    LSE: tl.constexpr, TREE_WORDS: tl.constexpr, BLOCK_Q: tl.constexpr, TILE: tl.constexpr, SEGMENTS: tl.constexpr,
+    MIXED: tl.constexpr, PREFIX: tl.constexpr, CHUNK: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Grid (tokens, heads) of rows with `q_len` queries: the parts that attend_kernel wrote become out and lse."""
+    """Grid (queries, heads) of rows with `q_len` queries: the parts that attend_kernel wrote become out and lse."""
+    await_previous(EARLY)
     index, head = tl.program_id(0), tl.program_id(1)
     row = first_row + index // q_len
-    begin = tl.load(cu_q + first_row)
+    begin = tl.load(cu_q + row)
+    if MIXED:  # noqa: SIM102 - one is known when compiling
+        if tl.load(cu_q + row + 1) - begin != 1:
+            return
     query = index % q_len // BLOCK_Q * BLOCK_Q
     context = tl.load(context_of + row)
     if PREFIX:
         context -= tl.load(skip_of + row)
-    _, _, first, last = _span(context, q_len, query, TILE, BLOCK_Q, WINDOW, CAUSAL)
+    _, _, first, last = _span(context, q_len, query, TILE, BLOCK_Q, WINDOW, CAUSAL, TREE_WORDS > 0)
     each = tl.cdiv(last - first, SEGMENTS)
     parts = tl.cdiv(last - first, each)  # the others wrote nothing
 
@@ -271,7 +418,7 @@ def merge_kernel(
     total = tl.sum(tl.exp2(sums - largest), 0)
     acc = _weighed(part_out, part_lse, at, parts, largest, V_HEAD, V_PAD, CHUNK)
     dv = tl.arange(0, V_PAD)
-    token = (begin + index).to(tl.int64)
+    token = (begin + index % q_len).to(tl.int64)
     tl.store(out + token * out_token + head * out_head + dv, (acc / total).to(out.dtype.element_ty), mask=dv < V_HEAD)
     if LSE:
         tl.store(lse + token * HEADS + head, (largest + tl.log2(total)) * LN_2)
@@ -283,9 +430,10 @@ def merge_kernel(
 def join_kernel(
     out, lse, own_lse, part_out, part_lse, header, rows, skip_of, out_token, out_head,
     HEADS: tl.constexpr, V_HEAD: tl.constexpr, V_PAD: tl.constexpr, LSE: tl.constexpr,
-    TILE: tl.constexpr, MAX_PARTS: tl.constexpr, CHUNK: tl.constexpr,
+    TILE: tl.constexpr, MAX_PARTS: tl.constexpr, CHUNK: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Any grid: what prefix_kernel gave for the members of a PrefixTable joins what they have in out, in its dtype."""
+    await_previous(EARLY)
     parts = tl.load(header + 1)
     work = tl.load(header + 2) * HEADS
     every = tl.arange(0, MAX_PARTS)
@@ -307,29 +455,3 @@ def join_kernel(
         tl.store(out_at, (acc / total).to(out.dtype.element_ty), mask=dv < V_HEAD)
         if LSE:
             tl.store(lse + row * HEADS + head, (largest + tl.log2(total)) * LN_2)
-
-
-@triton.jit
-def store_kernel(
-    k, v, k_plane, v_plane, slots, k_stride, v_stride, k_page, v_page,
-    PAGE: tl.constexpr, K_WIDTH: tl.constexpr, V_WIDTH: tl.constexpr, K_PAD: tl.constexpr, V_PAD: tl.constexpr,
-):  # fmt: skip
-    """Grid (tokens): a token's keys and values of all heads go to its slot. Tokens of a page are dense."""
-    token = tl.program_id(0).to(tl.int64)
-    slot = tl.load(slots + token)
-    page, place = (slot // PAGE).to(tl.int64), slot % PAGE
-    i, j = tl.arange(0, K_PAD), tl.arange(0, V_PAD)
-    keys = tl.load(k + token * k_stride + i, mask=i < K_WIDTH)
-    values = tl.load(v + token * v_stride + j, mask=j < V_WIDTH)
-    tl.store(k_plane + page * k_page + place * K_WIDTH + i, keys, mask=i < K_WIDTH)
-    tl.store(v_plane + page * v_page + place * V_WIDTH + j, values, mask=j < V_WIDTH)
-
-
-@triton.jit
-def move_kernel(plane, source, target, page_stride, PAGE: tl.constexpr, WIDTH: tl.constexpr, PAD: tl.constexpr):
-    """Grid (moves): the entry at a source slot of one plane goes to its target slot."""
-    index = tl.program_id(0)
-    come, go = tl.load(source + index).to(tl.int64), tl.load(target + index).to(tl.int64)
-    i = tl.arange(0, PAD)
-    entry = tl.load(plane + come // PAGE * page_stride + come % PAGE * WIDTH + i, mask=i < WIDTH)
-    tl.store(plane + go // PAGE * page_stride + go % PAGE * WIDTH + i, entry, mask=i < WIDTH)

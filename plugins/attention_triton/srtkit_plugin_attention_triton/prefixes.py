@@ -43,6 +43,8 @@ def find(pages: Ints, worth: int, block: int) -> list[Group]:
     That two rows have the same page at one place proves that they do at all places before it, and that both see all of
     it: the page that a row still writes to is nobody else's.
     """
+    if len(pages) < 2:
+        return []
     worthy = [one for one in _best(pages, np.arange(len(pages), dtype=np.int32), 0, block) if one.saved(block) >= worth]
     return sorted(worthy, key=lambda one: one.saved(block), reverse=True)[:MAX_GROUPS]
 
@@ -78,8 +80,8 @@ def _alike(pages: Ints, rows: Ints, column: int) -> bool:
 
 class PrefixTable:
     """The groups of a step on the device, all int32. `header` [HEADER_WORDS]; `blocks` [most, BLOCK_WORDS], each of at
-    most `block` rows of one group; `rows` [rows], the members, group after group; `skip` [rows], of every row of the
-    step the tokens that a block has.
+    most `block` rows of one group; `rows` [rows + 1], the members, group after group; `skip` [rows + 1], of every row
+    of the step the tokens that a block has. A row for padding may stand beside those of the limits.
 
     `programs` are as many blocks as keep the device busy: keys of fewer are cut into parts.
     """
@@ -87,7 +89,7 @@ class PrefixTable:
     def __init__(self, platform: Platform, limits: Limits, block: int, programs: int) -> None:
         self._block, self._programs = block, programs
         self._most = -(-limits.max_rows // block) + MAX_GROUPS
-        words = HEADER_WORDS + self._most * BLOCK_WORDS + 2 * limits.max_rows
+        words = HEADER_WORDS + self._most * BLOCK_WORDS + 2 * (limits.max_rows + 1)
         self._device = platform.allocate("workspace", (words,), torch.int32)
         self._host = [platform.host_buffer((words,), torch.int32) for _ in range(limits.depth + 1)]
         self._turn = 0

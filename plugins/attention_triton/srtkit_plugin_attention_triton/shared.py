@@ -11,10 +11,11 @@ from torch import Tensor
 from srtkit.spec.attention import AttentionSpec, GroupView, LayerHandle
 from srtkit.spec.facts import Limits
 from srtkit.spec.platform import Platform
-from srtkit_plugin_attention_triton.arguments import padded, planes, scale_of, sizes, strides
+from srtkit_plugin_attention_triton.arguments import group_of, padded, scale_of, sizes, steps, strides
 from srtkit_plugin_attention_triton.kernels import join_kernel, prefix_kernel
 from srtkit_plugin_attention_triton.prefixes import BLOCK_WORDS, MAX_PARTS, PrefixTable
-from srtkit_plugin_attention_triton.tiles import Tile
+from srtkit_plugin_attention_triton.slots import planes_of, scales_of
+from srtkit_plugin_attention_triton.tiles import Launch, Tile
 
 FEWEST_ROWS = 4
 """Plans of fewer rows do without."""
@@ -33,14 +34,18 @@ class SharedPrefixes:
     what is shared, the log-sums of that, and `own_lse` [rows, heads], base 2, of what each row has by itself.
     """
 
-    def __init__(self, spec: AttentionSpec, platform: Platform, limits: Limits, tile: Tile, processors: int) -> None:
+    def __init__(
+        self, spec: AttentionSpec, platform: Platform, limits: Limits, tile: Tile, processors: int, launch: Launch
+    ) -> None:
         self._spec, self._platform, self._tile, self._processors = spec, platform, tile, processors
+        self._launch = launch
         self._block = members_of(spec, tile)
-        self._programs = max(1, tile.waves * processors // spec.kv_heads)
+        self._programs = max(1, tile.waves * processors * group_of(spec) // spec.q_heads)
         shape = (PrefixTable.room(limits, self._block, self._programs), spec.q_heads)
         self._out = platform.allocate("workspace", (*shape, spec.v_head_dim), torch.float32)
         self._lse = platform.allocate("workspace", shape, torch.float32)
-        self.own_lse = platform.allocate("workspace", (limits.max_rows, spec.q_heads), torch.float32)
+        rows = limits.max_rows + 1  # one for padding stands beside those of a recorded step
+        self.own_lse = platform.allocate("workspace", (rows, spec.q_heads), torch.float32)
 
     def table(self, limits: Limits) -> PrefixTable | None:
         """A plan's; None if it has too few rows."""
@@ -54,7 +59,8 @@ class SharedPrefixes:
         """Complete out and lse of the rows in a group, which have their own part and `own_lse` already."""
         spec, tile = self._spec, self._tile
         prefix_kernel[(tile.waves * self._processors,)](
-            *(q, *planes(layer), self._out, self._lse, table.header, table.blocks, table.rows, view.page_table),
+            *(q, *planes_of(layer), self._out, self._lse, *scales_of(layer)),
+            *(table.header, table.blocks, table.rows, view.page_table),
             *(scale_of(spec), spec.soft_cap, view.page_table.stride(0), q.stride(0), q.stride(1), *strides(layer)),
             PAGE=view.page_tokens,
             BLOCK_M=tile.block_m,
@@ -63,6 +69,8 @@ class SharedPrefixes:
             num_warps=tile.warps,
             num_stages=tile.stages,
             **sizes(spec),
+            **steps(layer),
+            **self._launch,
         )
         join_kernel[(JOINING * self._processors,)](
             *(out, lse, self.own_lse, self._out, self._lse, table.header, table.rows, table.skip),
@@ -75,12 +83,13 @@ class SharedPrefixes:
             MAX_PARTS=MAX_PARTS,
             CHUNK=JOIN_CHUNK,
             num_warps=2,
+            **self._launch,
         )
 
 
 def members_of(spec: AttentionSpec, tile: Tile) -> int:
     """Rows that one block of query vectors has room for."""
-    return tile.block_m * spec.kv_heads // spec.q_heads
+    return tile.block_m // group_of(spec)
 
 
 def wanted(spec: AttentionSpec, limits: Limits, tile: Tile) -> bool:
@@ -90,5 +99,5 @@ def wanted(spec: AttentionSpec, limits: Limits, tile: Tile) -> bool:
 
 
 def look_through(table: PrefixTable, view: GroupView, rows: int) -> None:
-    """Find what a step's first `rows` rows share, of one query each."""
+    """Find what a step's first `rows` rows share, of one query each; all others share nothing."""
     table.update(view.host_pages[:rows], view.page_tokens, -(-WORTH // view.page_tokens))

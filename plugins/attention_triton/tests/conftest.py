@@ -6,9 +6,13 @@ import importlib
 import os
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+FP8 = {"fp8e4nv": torch.float8_e4m3fn, "fp8e4b8": torch.float8_e4m3fnuz}
+"""By Triton's names."""
+FLOATS = {"fp32": "float32", "fp16": "float16"}
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 if DEVICE == "cpu":
@@ -16,14 +20,31 @@ if DEVICE == "cpu":
 
 
 def _mend(interpreter: Any) -> None:
-    """Bounds of a loop that were loaded are arrays of one element, which numpy from 2.4 on makes no number of."""
-    patch = interpreter._patch_lang_tensor
+    """Three faults of the interpreter.
+
+    Bounds of a loop that were loaded are arrays of one element, which numpy from 2.4 on makes no number of. Rounding to
+    fp8 loses the carry, and knows no NaN: torch does it right. In 3.9 a mask may be of int32, which no store takes.
+    """
+    patch, convert = interpreter._patch_lang_tensor, interpreter._convert_float
+    store = interpreter.InterpreterBuilder.create_masked_store
 
     def patched(tensor: Any, scope: Any) -> None:
         patch(tensor, scope)
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
+    def converted(values: Any, source: Any, target: Any, rounding: Any) -> Any:
+        if target.name not in FP8:
+            return convert(values, source, target, rounding)
+        dense = torch.from_numpy(np.ascontiguousarray(values)).view(getattr(torch, FLOATS[source.name]))
+        return dense.to(FP8[target.name]).view(torch.uint8).numpy()
+
+    def stored(builder: Any, pointers: Any, values: Any, mask: Any, *rest: Any) -> Any:
+        mask.data = np.asarray(mask.data, bool)
+        return store(builder, pointers, values, mask, *rest)
+
     interpreter._patch_lang_tensor = patched
+    interpreter._convert_float = converted
+    interpreter.InterpreterBuilder.create_masked_store = stored
 
 
 @pytest.fixture(scope="session")

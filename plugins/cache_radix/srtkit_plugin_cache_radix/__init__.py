@@ -26,11 +26,11 @@ class RadixOptions(BaseModel):
 
 
 def capabilities(options: BaseModel) -> CacheCapabilities:
-    """Shares prefixes of paged components of reach "all"; has no tiers."""
+    """Shares prefixes of paged components; has no tiers."""
     assert isinstance(options, RadixOptions)
     return CacheCapabilities(
         page_sizes=range(1, 257),
-        reaches=frozenset({"all"}),
+        reaches=frozenset({"all", "window"}),
         shares=YES,
         tiers=No("keeps pages on the device only"),
         events=YES if options.events else No("switched off; set prefix_cache.options.events = true"),
@@ -41,7 +41,8 @@ def build(args: PrefixCacheBuild) -> PrefixCache:
     """An empty cache. Raises `Unsupported` for a page size or component that `capabilities` does not name."""
     from srtkit_plugin_cache_radix.cache import RadixCache
 
-    return RadixCache(args)
+    assert isinstance(args.options, RadixOptions)
+    return RadixCache(args, args.options)
 
 
 @hookimpl

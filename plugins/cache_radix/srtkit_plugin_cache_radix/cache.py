@@ -1,12 +1,16 @@
-"""The contract over the tree: leases, remaps, evicted pages. Knows components by name; policies by option."""
+"""The contract over the tree: leases, remaps, evicted pages. Knows components by name; policies by option.
+
+Pages of reach "all" stand in the tree's nodes, every other component has a budget beside them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from srtkit.spec.errors import Unsupported
+from srtkit.spec.kv import Component
 from srtkit.spec.prefix_cache import (
     CacheEvent,
     CacheKey,
@@ -20,22 +24,31 @@ from srtkit.spec.prefix_cache import (
 )
 from srtkit.spec.step_plan import Ints
 from srtkit_plugin_cache_radix import RadixOptions
+from srtkit_plugin_cache_radix.budget import Budget, Budgets
 from srtkit_plugin_cache_radix.events import EventLog
 from srtkit_plugin_cache_radix.keys import segment_of
-from srtkit_plugin_cache_radix.policies import POLICIES
+from srtkit_plugin_cache_radix.policies import POLICIES, Rank, Usage
 from srtkit_plugin_cache_radix.tree import Node, Tree
+from srtkit_plugin_cache_radix.windows import Windows
 
 PART = "prefix_cache:radix"
+NewBudget = Callable[[Component, int, int, Callable[[Usage], Rank]], Budget]
+"""Component, its place among the budgets, page size, policy → the budget."""
+BUDGETS: Mapping[str, NewBudget] = {"window": Windows}
 
 
 class Hold:
-    """A lease's token: the node its prefix ends at, its pages [components, pages], and the age it is from."""
+    """A lease's token: the node its prefix ends at, its pages [components, pages], and the age it is from.
 
-    __slots__ = ("age", "node", "open", "pages")
+    `beside` is what the budgets lent.
+    """
 
-    def __init__(self, node: Node, pages: Ints, age: int) -> None:
+    __slots__ = ("age", "beside", "node", "open", "pages")
+
+    def __init__(self, node: Node, pages: Ints, beside: Mapping[str, Ints], age: int) -> None:
         self.node = node
         self.pages = pages
+        self.beside = beside
         self.age = age
         self.open = True
 
@@ -43,37 +56,58 @@ class Hold:
 class RadixCache(PrefixCache):
     """Pages of equal prefixes are shared by everybody who has the same tokens, spans and namespace."""
 
-    def __init__(self, build: PrefixCacheBuild) -> None:
-        """Raises `Unsupported` for a page size or a component it cannot keep."""
-        assert isinstance(build.options, RadixOptions)
-        _refuse_unknown(build)
+    def __init__(
+        self,
+        build: PrefixCacheBuild,
+        options: RadixOptions,
+        budgets: Mapping[str, NewBudget] = BUDGETS,
+        part: str = PART,
+    ) -> None:
+        """Raises `Unsupported` for a page size, or a component that is neither of reach "all" nor in `budgets`."""
+        _refuse_unknown(build, frozenset(budgets), part)
         self._page_size = build.page_size
-        self._names = tuple(component.name for component in build.components)
-        self._tree = Tree(len(self._names), build.page_size, POLICIES[build.options.eviction])
-        self._log = EventLog(build.page_size) if build.options.events else None
+        self._names = tuple(one.name for one in build.components if one.reach == "all")
+        others = [one for one in build.components if one.reach != "all"]
+        rank = POLICIES[options.eviction]
+        self._budgets = Budgets(
+            [budgets[one.reach](one, place, build.page_size, rank) for place, one in enumerate(others)]
+        )
+        self._log = EventLog(build.page_size) if options.events else None
+        removed = self._log.removed if self._log is not None else None
+        self._tree = Tree(len(self._names), build.page_size, rank, tuple(self._budgets), removed)
         self._now = 0
         self._age = 0  # how often it was reset
         self._no_pages = np.empty((len(self._names), 0), np.int32)
+        self._no_pages.flags.writeable = False
+        self._nothing = self._evicted([], {})
 
     def match(self, key: CacheKey) -> Lease:
-        """The longest prefix in whole pages, pinned. Splits a node that is shared only in part."""
+        """The longest prefix that every component can serve, pinned. Splits a node that is shared only in part."""
         self._now += 1
         node = self._tree.root(key.namespace)
+        limit = self._limit(key)
+        path: Iterable[tuple[Node, int]] = self._tree.walk(node, segment_of(key, limit))
+        wanted: tuple[int, ...] = ()
+        if self._budgets:
+            whole = list(path)
+            found = sum(common for _, common in whole)
+            length = self._budgets.usable(whole, found)
+            path, wanted = _cut(whole, length), self._budgets.wanted(length, found, limit)
         parts: list[Ints] = []
-        for child, common in self._tree.walk(node, segment_of(key, self._usable(key))):
+        for child, common in path:
             node = child if common == child.n_tokens else self._tree.split(child, common)
             node.hits += 1
             parts.append(node.pages)
         self._tree.touch(node, self._now, key.priority)
-        return self._lease(node, self._joined(parts))
+        return self._lease(node, self._joined(parts), wanted, matched=True)
 
     def peek(self, keys: Sequence[CacheKey]) -> list[int]:
         """Lengths that `match` would give; changes nothing."""
         lengths = []
         for key in keys:
             root = self._tree.find_root(key.namespace)
-            steps = self._tree.walk(root, segment_of(key, self._usable(key))) if root is not None else ()
-            lengths.append(sum(common for _, common in steps))
+            path = list(self._tree.walk(root, segment_of(key, self._limit(key)))) if root is not None else []
+            lengths.append(self._budgets.usable(path, sum(common for _, common in path)))
         return lengths
 
     def insert(self, lease: Lease, key: CacheKey, pages: Mapping[str, Ints], upto: int) -> tuple[Lease, list[Remap]]:
@@ -81,10 +115,9 @@ class RadixCache(PrefixCache):
         hold = _hold(lease)
         leased, count = hold.pages.shape[1], upto // self._page_size
         assert count >= leased, "insert ends before its lease"
-        mine = np.array([pages[name][:count] for name in self._names])
-        assert mine.shape[1] == count, "insert covers less than it says"
+        mine = np.array([pages[name][:count] for name in self._names], np.int32).reshape(len(self._names), count)
         if hold.age != self._age:
-            return lease, self._remaps(mine[:, :leased], hold.pages)
+            return lease, [*self._remaps(mine[:, :leased], hold.pages), *self._budgets.differing(hold.beside, pages)]
         segment = segment_of(key, count * self._page_size)
         self._now += 1
         node, parts = hold.node, [hold.pages]
@@ -101,32 +134,39 @@ class RadixCache(PrefixCache):
             if self._log is not None:
                 self._log.stored(node)
             theirs = self._joined([theirs, node.pages])
+        wanted: tuple[int, ...] = ()
+        if self._budgets:
+            remaps += self._budgets.offer(node, pages, upto)
+            wanted = self._budgets.wanted(count * self._page_size, count * self._page_size, None)
         self._tree.touch(node, self._now, key.priority)
-        longer = self._lease(node, theirs)
+        longer = self._lease(node, theirs, wanted, matched=False)
         self._close(hold)
         return longer, remaps
 
     def release(self, lease: Lease) -> Evicted:
         """Unpin; gives back the pages that a reset left to this lease."""
-        return self._evicted(self._close(_hold(lease)))
+        return self._close(_hold(lease))
 
     def evictable(self, component: str) -> int:
-        """Pages of every component that no lease covers."""
-        assert component in self._names, f"no component {component}"
-        return self._tree.evictable
+        """Entries of the component that no lease covers."""
+        return self._tree.evictable if component in self._names else self._budgets[component].evictable
 
     def evict(self, component: str, n: int) -> Evicted:
-        """Free min(n, evictable) pages of every component, from the ends of the leaves that go first."""
-        assert component in self._names, f"no component {component}"
-        freed: list[Ints] = []
+        """Free min(n, evictable) entries of the component.
+
+        Those of reach "all" go from the ends of the leaves that go first, all components' and budgets' with them;
+        a budget loses its own only.
+        """
+        if component not in self._names:
+            return self._evict_beside(self._budgets[component], n)
+        freed: list[list[Ints]] = []
         missing = n
         while missing > 0 and (leaf := self._tree.next_leaf()) is not None:
             count = min(missing, leaf.n_pages)
-            if self._log is not None:
-                self._log.removed(leaf, count)
             freed.append(self._tree.trim(leaf, count))
             missing -= count
-        return self._evicted(freed)
+        gone = {budget.component.name: [one[1 + budget.place] for one in freed] for budget in self._budgets}
+        return self._evicted([one[0] for one in freed], gone)
 
     def transfers(self) -> list[Transfer]:
         """None: there are no tiers."""
@@ -135,7 +175,7 @@ class RadixCache(PrefixCache):
     def complete(self, done: Sequence[int], failed: Sequence[int]) -> Evicted:
         """Nothing was asked for, so nothing can have ended."""
         assert not done and not failed, "an ack for a transfer that was never asked for"
-        return self._evicted([])
+        return self._nothing
 
     def events(self) -> list[CacheEvent]:
         """What changed since the last call; nothing unless the option `events` is set."""
@@ -146,39 +186,51 @@ class RadixCache(PrefixCache):
         self._age += 1
         if self._log is not None:
             self._log.cleared()
-        return self._evicted(self._tree.clear())
+        pages, beside = self._tree.clear()
+        return self._evicted(pages, {budget.component.name: beside[budget.place] for budget in self._budgets})
 
     def stats(self) -> CacheStats:
-        """Figures; all components have equally many pages."""
-        pinned = self._tree.pinned
-        return CacheStats(
-            cached_pages=dict.fromkeys(self._names, self._tree.evictable + pinned),
-            pinned_pages=dict.fromkeys(self._names, pinned),
-            entries=self._tree.nodes,
-        )
+        """Figures; all components of reach "all" have equally many pages."""
+        pinned = dict.fromkeys(self._names, self._tree.pinned)
+        cached = dict.fromkeys(self._names, self._tree.evictable + self._tree.pinned)
+        for budget in self._budgets:
+            cached[budget.component.name], pinned[budget.component.name] = budget.cached, budget.pinned
+        return CacheStats(cached_pages=cached, pinned_pages=pinned, entries=self._tree.nodes)
 
     def close(self) -> None:
         """Nothing to release."""
 
-    def _usable(self, key: CacheKey) -> int:
+    def _limit(self, key: CacheKey) -> int:
         """Tokens of the key that may be matched."""
         length = max(0, min(len(key.ids), key.limit))
         return length - length % self._page_size
 
-    def _lease(self, node: Node, pages: Ints) -> Lease:
+    def _evict_beside(self, budget: Budget, n: int) -> Evicted:
+        gone, emptied = budget.evict(n)
+        self._tree.prune(emptied)
+        return Evicted({budget.component.name: gone})
+
+    def _lease(self, node: Node, pages: Ints, wanted: tuple[int, ...], *, matched: bool) -> Lease:
         """Pin the prefix that ends at `node` and has these pages."""
         self._tree.pin(node)
         pages.flags.writeable = False
         by_name = {name: pages[row] for row, name in enumerate(self._names)}
-        return Lease(pages.shape[1] * self._page_size, by_name, Hold(node, pages, self._age))
+        length = pages.shape[1] * self._page_size
+        hold = Hold(node, pages, {}, self._age)
+        if self._budgets:
+            hold.beside = self._budgets.lend(node, length, matched=matched)
+            by_name |= hold.beside
+        return Lease(length, by_name, hold, snapshot_at=wanted)
 
-    def _close(self, hold: Hold) -> list[Ints]:
+    def _close(self, hold: Hold) -> Evicted:
         """End a lease; the pages that became free because a reset had forgotten them."""
         hold.open = False
-        if hold.age != self._age:
-            return self._tree.unpin_forgotten(hold.node)
+        forgotten = hold.age != self._age
+        beside = self._budgets.give_back(hold.node, hold.beside, forgotten=forgotten) if self._budgets else {}
+        if forgotten:
+            return self._evicted(self._tree.unpin_forgotten(hold.node), beside)
         self._tree.unpin(hold.node)
-        return []
+        return self._nothing
 
     def _remaps(self, mine: Ints, theirs: Ints) -> list[Remap]:
         """Where the caller's pages are not the cache's."""
@@ -196,9 +248,20 @@ class RadixCache(PrefixCache):
             return parts[0]
         return np.concatenate(parts, axis=1) if parts else self._no_pages
 
-    def _evicted(self, parts: list[Ints]) -> Evicted:
+    def _evicted(self, parts: list[Ints], beside: Mapping[str, list[Ints]]) -> Evicted:
+        """Pages of reach "all" [components, pages], and entries of the budgets by component, those that have any."""
         pages = self._joined(parts)
-        return Evicted({name: pages[row] for row, name in enumerate(self._names)})
+        by_name = {name: pages[row] for row, name in enumerate(self._names)}
+        return Evicted(by_name | {name: np.concatenate(gone) for name, gone in beside.items() if gone})
+
+
+def _cut(path: Sequence[tuple[Node, int]], length: int) -> Iterator[tuple[Node, int]]:
+    """The path as far as `length`."""
+    for node, common in path:
+        if length <= 0:
+            return
+        yield node, min(common, length)
+        length -= common
 
 
 def _hold(lease: Lease) -> Hold:
@@ -207,16 +270,19 @@ def _hold(lease: Lease) -> Hold:
     return hold
 
 
-def _refuse_unknown(build: PrefixCacheBuild) -> None:
+def _refuse_unknown(build: PrefixCacheBuild, budgets: frozenset[str], part: str) -> None:
     """Raise `Unsupported` for what the tree does not model."""
     if not 1 <= build.page_size <= 256:
-        raise Unsupported(PART, f"page size {build.page_size} is not in 1 … 256", "change memory.page_size")
+        raise Unsupported(part, f"page size {build.page_size} is not in 1 … 256", "change memory.page_size")
     for component in build.components:
         what = f"component {component.name}"
-        if component.kind != "paged" or component.reach != "all":
-            cause = f"{what} is {component.kind} with reach {component.reach}; it keeps paged components of reach all"
-            raise Unsupported(PART, cause, 'use another cache, e.g. [prefix_cache] use = "chunk"')
+        if component.reach != "all" and component.reach not in budgets:
+            kept = ", ".join(sorted(budgets | {"all"}))
+            cause = f"{what} has reach {component.reach}; it keeps components of reach {kept}"
+            raise Unsupported(part, cause, 'use another cache, e.g. [prefix_cache] use = "chunk"')
+        if (component.kind == "slot") != (component.reach == "snapshot"):
+            raise Unsupported(part, f"{what} is of kind {component.kind} with reach {component.reach}")
         if component.lookahead:
             # Its pages depend on the next page's tokens, which the tree's keys do not cover.
             cause = f"{what} looks {component.lookahead} tokens ahead"
-            raise Unsupported(PART, cause, 'use another cache, e.g. [prefix_cache] use = "chunk"')
+            raise Unsupported(part, cause, 'use another cache, e.g. [prefix_cache] use = "chunk"')

@@ -1,16 +1,18 @@
 """The radix tree: nodes that hold whole pages, who pins them, and which leaves may go.
 
-Knows segments and page ids; no leases, no events, no components by name. Every node stands for the
-prefix from its namespace's root through its own last token.
+Knows segments, page ids, and that budgets stand beside; no leases, no events, no components by name. Every
+node stands for the prefix from its namespace's root through its own last token.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from srtkit.spec.step_plan import Ints
+from srtkit_plugin_cache_radix.budget import Budget
 from srtkit_plugin_cache_radix.keys import PageId, Segment
 from srtkit_plugin_cache_radix.policies import EvictionQueue, Rank, Ticket, Usage
 
@@ -18,14 +20,15 @@ from srtkit_plugin_cache_radix.policies import EvictionQueue, Rank, Ticket, Usag
 class Node:
     """One run of pages with the same users. `pages` is int32 [components, pages] and read-only.
 
-    `holds` counts the leases that end here and the children that are held: the node is pinned while it
-    is above 0, and nothing below a node with `holds` 0 is pinned. `key` is the place among the parent's
-    children; a root has no parent, no pages, and the namespace as its key.
+    Components are those of reach "all"; `beside` is what each budget keeps here. `holds` counts the leases that
+    end here and the children that are held: the node is pinned while it is above 0, and nothing below a node with
+    `holds` 0 is pinned. `key` is the place among the parent's children; a root has no parent, no pages, and the
+    namespace as its key.
     """
 
     __slots__ = (
         *("segment", "pages", "key", "parent", "children", "holds", "ticket", "hashes"),
-        *("created", "used", "hits", "priority"),
+        *("created", "used", "hits", "priority", "beside"),
     )
 
     def __init__(self, segment: Segment, pages: Ints, key: PageId, parent: Node | None) -> None:
@@ -38,6 +41,7 @@ class Node:
         self.ticket: Ticket | None = None
         self.hashes: tuple[int, ...] = ()
         self.created = self.used = self.hits = self.priority = 0
+        self.beside: list[Any] = []
 
     @property
     def n_pages(self) -> int:
@@ -52,10 +56,24 @@ class Node:
 
 
 class Tree:
-    """All nodes of all namespaces, counted in pages: `evictable` (unpinned) and `pinned`."""
+    """All nodes of all namespaces, counted in pages: `evictable` (unpinned) and `pinned`.
 
-    def __init__(self, components: int, page_size: int, rank: Callable[[Usage], Rank]) -> None:
+    Without components of reach "all" a node stays for what its budgets keep at it or below it. `on_trim(node, n)`
+    is called before the last n pages of a node go.
+    """
+
+    def __init__(
+        self,
+        components: int,
+        page_size: int,
+        rank: Callable[[Usage], Rank],
+        budgets: Sequence[Budget] = (),
+        on_trim: Callable[[Node, int], None] | None = None,
+    ) -> None:
         self.page_size = page_size
+        self._on_trim = on_trim
+        self._budgets = budgets
+        self._bare = components == 0
         self.evictable = 0
         self.pinned = 0
         self.nodes = 0
@@ -115,6 +133,9 @@ class Tree:
         node.key, node.parent = node.segment.page_id(self.page_size), upper
         upper.children[node.key] = node
         self.nodes += 1
+        upper.beside = [None] * len(self._budgets)
+        for budget in self._budgets:
+            budget.split(upper, node)
         return upper
 
     def attach(self, parent: Node, segment: Segment, pages: Ints, now: int, priority: int) -> Node:
@@ -126,6 +147,9 @@ class Tree:
         parent.children[node.key] = node
         self.evictable += node.n_pages
         self.nodes += 1
+        node.beside = [None] * len(self._budgets)
+        for budget in self._budgets:
+            budget.attach(node)
         return node
 
     def touch(self, node: Node | None, now: int, priority: int) -> None:
@@ -153,9 +177,10 @@ class Tree:
 
     def unpin(self, node: Node) -> None:
         """One lease less ends at `node`."""
-        for freed in self._unhold(node):
-            self.evictable += freed.n_pages
-            self._settle(freed)
+        freed = self._unhold(node)
+        self.evictable += sum(one.n_pages for one in freed)
+        if freed:
+            self._settle(freed[0])  # the others have children
 
     def unpin_forgotten(self, node: Node) -> list[Ints]:
         """`unpin` for a node from before the last `clear`: returns the pages nobody holds now."""
@@ -174,14 +199,24 @@ class Tree:
         return freed
 
     def _settle(self, node: Node) -> None:
-        """A node lost its last hold or a child: queue it if it may go now. An empty root goes at once."""
+        """A node lost its last hold, or a child: queue it if it may go now. An empty root goes at once."""
         if node.holds or node.children:
             return
         if node.parent is None:
             assert isinstance(node.key, bytes)
             del self._roots[node.key]
-        else:
+            return
+        if node.ticket is None:
             node.ticket = self._queue.push(self._rank(node), node)
+        if self._bare and not any(budget.has(node) for budget in self._budgets):
+            self.trim(node, node.n_pages)
+
+    def prune(self, emptied: Sequence[Node]) -> None:
+        """Budgets have nothing left at these nodes: they go, if nothing else needs them."""
+        for node in emptied if self._bare else ():
+            parent = node.parent
+            if parent is not None and parent.children.get(node.key) is node:  # else it went with another of them
+                self._settle(node)
 
     # --- giving back ---
 
@@ -189,10 +224,15 @@ class Tree:
         """The leaf that goes first."""
         return self._queue.first()
 
-    def trim(self, leaf: Node, n_pages: int) -> Ints:
-        """Take the last pages off the leaf that goes first, and the leaf away with its last page."""
+    def trim(self, leaf: Node, n_pages: int) -> list[Ints]:
+        """Take the last pages off a leaf that may go, and the leaf away with its last page.
+
+        Returns the pages [components, pages], then what goes with them of each budget.
+        """
+        if self._on_trim is not None:
+            self._on_trim(leaf, n_pages)
         keep = leaf.n_pages - n_pages
-        pages = leaf.pages[:, keep:]
+        pages = [leaf.pages[:, keep:], *(budget.trim(leaf, keep) for budget in self._budgets)]
         self.evictable -= n_pages
         if keep:
             leaf.segment, leaf.pages = leaf.segment.head(keep * self.page_size), leaf.pages[:, :keep]
@@ -210,9 +250,13 @@ class Tree:
         self._settle(parent)
         return pages
 
-    def clear(self) -> list[Ints]:
-        """Forget all nodes. Returns the unpinned pages; pinned nodes stay with their leases."""
+    def clear(self) -> tuple[list[Ints], list[list[Ints]]]:
+        """Forget all nodes; what is pinned stays with its leases.
+
+        Returns the unpinned pages, and what goes of each budget.
+        """
         pages = []
+        beside: list[list[Ints]] = [[] for _ in self._budgets]
         stack = list(self._roots.values())
         while stack:
             node = stack.pop()
@@ -220,10 +264,13 @@ class Tree:
             node.children = {}
             if not node.holds:
                 pages.append(node.pages)
+            if node.parent is not None:
+                for budget, gone in zip(self._budgets, beside, strict=True):
+                    gone.append(budget.forget(node))
         self._roots.clear()
         self._queue.clear()
         self.evictable = self.nodes = 0
-        return pages
+        return pages, beside
 
 
 def _parent(node: Node) -> Node:

@@ -18,7 +18,7 @@ Spans = tuple[tuple[int, int, bytes], ...]
 def new_cache(eviction: str = "lru", events: bool = False) -> RadixCache:
     """An empty cache."""
     options = RadixOptions.model_validate({"eviction": eviction, "events": events})
-    return RadixCache(PrefixCacheBuild(PAGE, (FULL,), options))
+    return RadixCache(PrefixCacheBuild(PAGE, (FULL,), options), options)
 
 
 def key(letters: str, namespace: bytes = b"", spans: Spans = (), priority: int = 0) -> CacheKey:

@@ -187,8 +187,7 @@ def test_components_share_the_tree_and_keep_their_pages_apart() -> None:
     [
         (0, FULL, "page size 0"),
         (257, FULL, "page size 257"),
-        (16, Component("local", reach="window", window=128), "reach window"),
-        (16, Component("state", kind="slot", reach="snapshot"), "slot with reach snapshot"),
+        (16, Component("state", kind="slot", reach="snapshot"), "reach snapshot"),
         (16, Component("draft", lookahead=1), "1 tokens ahead"),
     ],
 )

@@ -75,8 +75,8 @@ FAULTS: dict[str, Break] = {
 def test_a_fault_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     FAULTS[name](monkeypatch)
     with pytest.raises((AssertionError, KeyError, IndexError, ValueError)):
-        run_machine(radix, 4, ("full",), salt=0, runs=20, shrink=False)
+        run_machine(radix, 4, (FULL,), salt=0, runs=20, shrink=False)
 
 
 def radix() -> RadixCache:
-    return RadixCache(PrefixCacheBuild(4, (FULL,), RadixOptions()))
+    return RadixCache(PrefixCacheBuild(4, (FULL,), RadixOptions()), RadixOptions())

@@ -40,12 +40,20 @@ INT32 = np.dtype(np.int32)
 class QuickLease(Lease):
     """A `Lease` made in half the time, which tells beside calls this short: a frozen dataclass sets field by field."""
 
-    def __init__(self, length: int, pages: Mapping[str, Ints], token: object, pending: int = 0) -> None:
+    def __init__(
+        self,
+        length: int,
+        pages: Mapping[str, Ints],
+        token: object,
+        pending: int = 0,
+        snapshot_at: tuple[int, ...] = (),
+    ) -> None:
         fields = self.__dict__
         fields["length"] = length
         fields["pages"] = pages
         fields["token"] = token
         fields["pending"] = pending
+        fields["snapshot_at"] = snapshot_at
 
 
 class NativeRadixCache(PrefixCache):

@@ -24,4 +24,4 @@ def test_random_traffic(options: dict[str, object]) -> None:
     def make() -> PrefixCache:
         return build(PrefixCacheBuild(4, (FULL,), RadixOptions.model_validate(options)))
 
-    run_machine(make, 4, ("full",), salt=0, runs=20, shrink=True)
+    run_machine(make, 4, (FULL,), salt=0, runs=20, shrink=True)

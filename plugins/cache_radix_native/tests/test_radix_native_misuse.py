@@ -134,7 +134,7 @@ def test_random_traffic_leaves_nothing_behind() -> None:
         return NativeRadixCache(PrefixCacheBuild(4, (FULL,), RadixOptions(events=True)), hash_mask=0)
 
     before = nodes_alive()
-    run_machine(make, 4, ("full",), salt=0, runs=20, shrink=True)
+    run_machine(make, 4, (FULL,), salt=0, runs=20, shrink=True)
     assert nodes_alive() == before
 
 

@@ -8,7 +8,7 @@ from srtkit.spec.ops import OpFacts, OpsBuild, OpsDescriptor, OpsProvider
 from srtkit_plugin_cpu_native import LIBRARY, NOT_BUILT
 
 PART = "ops:cpu-native"
-NAMES = frozenset({"linear", "rms_norm", "add_rms_norm", "silu_mul", "rope"})
+NAMES = frozenset({"linear", "rms_norm", "add_rms_norm", "silu_mul", "rope", "norm_rope"})
 DTYPES = frozenset({"bfloat16", "float32"})
 INPUTS = 32
 """Inputs of a linear come in multiples of this: the width of an AMX tile."""

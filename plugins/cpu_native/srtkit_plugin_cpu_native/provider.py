@@ -39,8 +39,7 @@ class NativeOps(OpsProvider):
             raise DeviceAbsent(PART, f"has no {facts.op} for this processor", "leave cpu-native out of [ops] use")
         if facts.op == "linear":
             return PackedLinear(kernels, self._threads)
-        make = {"rms_norm": _rms_norm, "add_rms_norm": _add_rms_norm, "silu_mul": _silu_mul, "rope": _rope}[facts.op]
-        return make(kernels, library.DTYPES[facts.dtype], self._threads)
+        return _MAKERS[facts.op](kernels, library.DTYPES[facts.dtype], self._threads)
 
 
 def _norm(kernels: library.Kernels, dtype: int, threads: int) -> Callable[..., Tensor]:
@@ -103,6 +102,29 @@ def _rope(kernels: library.Kernels, dtype: int, threads: int) -> Op:
         call(dtype, k.data_ptr(), k.stride(0), *tables, rows, k.shape[1], size, rotary, threads)
 
     return rope
+
+
+def _norm_rope(kernels: library.Kernels, dtype: int, threads: int) -> Op:
+    norm, rope = _norm(kernels, dtype, threads), _rope(kernels, dtype, threads)
+
+    def norm_rope(
+        q: Tensor, k: Tensor, q_weight: Tensor, k_weight: Tensor, cos: Tensor, sin: Tensor, eps: float
+    ) -> None:
+        """The norm of each head of q and k, then its rotation, in place."""
+        for x, weight in ((q, q_weight), (k, k_weight)):
+            x.copy_(norm(x.reshape(-1, x.shape[2]), None, weight, eps).view(x.shape))
+        rope(q, k, cos, sin)
+
+    return norm_rope
+
+
+_MAKERS: dict[str, Callable[[library.Kernels, int, int], Op]] = {
+    "rms_norm": _rms_norm,
+    "add_rms_norm": _add_rms_norm,
+    "silu_mul": _silu_mul,
+    "rope": _rope,
+    "norm_rope": _norm_rope,
+}
 
 
 class PackedLinear(WeightOp):

@@ -38,7 +38,7 @@ def fit(wanted: StepKey, keys: Sequence[StepKey]) -> StepKey:
     return wanted
 
 
-def memory(keys: Sequence[StepKey], token_bytes: int) -> int:
+def memory(keys: Sequence[StepKey], row_bytes: int, token_bytes: int) -> int:
     """No graphs, no memory."""
     return 0
 

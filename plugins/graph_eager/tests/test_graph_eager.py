@@ -86,7 +86,7 @@ def test_it_has_no_keys_fits_all_and_needs_no_memory() -> None:
     for level in ("never", "one_token", "uniform", "any"):
         assert descriptor.keys(LIMITS, level, NoOptions()) == ()
     assert descriptor.fit(KEY, ()) == KEY
-    assert descriptor.memory((), 4096) == 0
+    assert descriptor.memory((), 4096, 64) == 0
     can = descriptor.capabilities(DeviceFacts("cpu", "test", "x86_64"))
     assert can.levels == {"never"}
     assert can.gates

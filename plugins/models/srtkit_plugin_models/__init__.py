@@ -21,7 +21,7 @@ def build(given: ModelBuild) -> Model:
 
 @hookimpl
 def srtkit_models() -> ModelsDescriptor:
-    """Offers the Llama family."""
+    """Offers the architectures of `families.py`."""
     return ModelsDescriptor(
         contract="1.0",
         options=NoOptions,

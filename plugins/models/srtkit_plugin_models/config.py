@@ -13,8 +13,7 @@ from typing import Any
 from srtkit.spec.errors import Unsupported
 from srtkit_plugin_models.families import FAMILIES, Family
 
-# The value of `default_theta` in transformers for every family here.
-DEFAULT_THETA = 10_000.0
+FULL_LAYER, WINDOW_LAYER = "full_attention", "sliding_attention"
 ROPE_KEYS: dict[str, frozenset[str]] = {
     "default": frozenset(),
     "linear": frozenset({"factor"}),
@@ -35,27 +34,59 @@ class RopeConfig:
 
 
 @dataclass(frozen=True)
+class MambaConfig:
+    """Sizes of a Mamba2 mixer, in the words of `RecurrentSpec`; its steps dt are kept between the two limits."""
+
+    heads: int
+    head_dim: int
+    groups: int
+    state_dim: int
+    conv_width: int
+    conv_bias: bool
+    proj_bias: bool
+    dt_limits: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class LayerConfig:
+    """One layer's mixer: Mamba2, or attention over `window` tokens (0: all) with one of the model's `ropes`."""
+
+    mamba: bool = False
+    window: int = 0
+    rope: int = 0
+
+
+@dataclass(frozen=True)
 class DecoderConfig:
-    """Sizes of the whole model, before it is shared among ranks. `windows` has one entry a layer, 0: none."""
+    """Sizes of the whole model, before it is shared among ranks. What its family always does stands in `family`.
+
+    `scale` multiplies q·k; `activation` is "silu" or "gelu_tanh"; a soft cap of 0 means none; `rotary_dim` is how
+    much of a head is rotated.
+    """
 
     architecture: str
+    family: Family
     dtype: str
     vocab_size: int
     hidden_size: int
     intermediate_size: int
-    layers: int
+    layers: tuple[LayerConfig, ...]
     q_heads: int
     kv_heads: int
     head_dim: int
+    rotary_dim: int
+    scale: float
     eps: float
+    activation: str
     max_context: int
     tied: bool
     qkv_bias: bool
     o_bias: bool
     mlp_bias: bool
-    qk_norm: bool
-    windows: tuple[int, ...]
-    rope: RopeConfig
+    soft_cap: float
+    logit_cap: float
+    ropes: tuple[RopeConfig, ...]
+    mamba: MambaConfig | None
 
 
 def read_config(config: Mapping[str, Any]) -> DecoderConfig:
@@ -67,28 +98,34 @@ def read_config(config: Mapping[str, Any]) -> DecoderConfig:
     kv_heads = given["num_key_value_heads"] or q_heads
     if q_heads % kv_heads:
         raise _unsupported(architecture, "num_key_value_heads", f"{kv_heads} does not divide {q_heads} query heads")
-    layers = _size(given, "num_hidden_layers")
-    rope = _read_rope(architecture, given)
+    ropes = _ropes(architecture, family, given)
     attention_bias = "attention_bias" in family.biases and bool(given["attention_bias"])
+    head_dim = given["head_dim"] or hidden // q_heads
+    caps = {key: float(given.get(key) or 0.0) for key in family.soft_caps}
     return DecoderConfig(
         architecture=architecture,
+        family=family,
         dtype=str(given.get("dtype") or given.get("torch_dtype") or "float32").removeprefix("torch."),
         vocab_size=_size(given, "vocab_size"),
         hidden_size=hidden,
         intermediate_size=_size(given, "intermediate_size"),
-        layers=layers,
+        layers=_layers(architecture, family, given),
         q_heads=q_heads,
         kv_heads=kv_heads,
-        head_dim=given["head_dim"] or hidden // q_heads,
+        head_dim=head_dim,
+        rotary_dim=int(head_dim * family.rotary),
+        scale=(given.get("query_pre_attn_scalar") or head_dim) ** -0.5,
         eps=float(given["rms_norm_eps"]),
-        max_context=_max_context(_size(given, "max_position_embeddings"), rope),
+        activation="silu" if _activation_key(family) == "hidden_act" else "gelu_tanh",
+        max_context=_max_context(_size(given, "max_position_embeddings"), ropes[0]),
         tied=bool(given["tie_word_embeddings"]),
         qkv_bias=family.qkv_bias or attention_bias,
         o_bias=attention_bias,
         mlp_bias="mlp_bias" in family.biases and bool(given["mlp_bias"]),
-        qk_norm=family.qk_norm,
-        windows=_windows(architecture, family, given, layers),
-        rope=rope,
+        soft_cap=caps.get("attn_logit_softcapping", 0.0),
+        logit_cap=caps.get("final_logit_softcapping", 0.0),
+        ropes=ropes,
+        mamba=_mamba(architecture, given, hidden) if family.mamba else None,
     )
 
 
@@ -100,24 +137,49 @@ def _family(config: Mapping[str, Any]) -> tuple[str, Family]:
     raise _unsupported("models", "architectures", f"{names} is none of {', '.join(sorted(FAMILIES))}")
 
 
+def _activation_key(family: Family) -> str:
+    """The key that names the activation. A family that reads "hidden_activation" does not read the other."""
+    return "hidden_activation" if "hidden_activation" in family.defaults else "hidden_act"
+
+
 def _refuse(architecture: str, family: Family, given: Mapping[str, Any]) -> None:
     """What would change the numbers and is not done."""
-    if given["hidden_act"] != "silu":
-        raise _unsupported(architecture, "hidden_act", f"{given['hidden_act']!r} is not served, only 'silu'")
+    key = _activation_key(family)
+    served = "silu" if key == "hidden_act" else "gelu_pytorch_tanh"
+    if given[key] != served:
+        raise _unsupported(architecture, key, f"{given[key]!r} is not served, only {served!r}")
     if given.get("quantization_config"):
         raise _unsupported(architecture, "quantization_config", "quantised weights are not served")
-    if given.get("partial_rotary_factor") not in (None, 1.0):
-        raise _unsupported(architecture, "partial_rotary_factor", "the whole head is rotated")
+    if given.get("use_bidirectional_attention"):
+        raise _unsupported(architecture, "use_bidirectional_attention", "only causal attention is served")
+    if given.get("partial_rotary_factor") not in (None, family.rotary):
+        raise _unsupported(architecture, "partial_rotary_factor", f"{family.rotary} of a head is rotated")
     if family.windows == "none" and given["sliding_window"]:
         raise _unsupported(architecture, "sliding_window", "this architecture has no windows")
-    if family.windows != "by_layer" and given.get("layer_types"):
+    if family.windows != "by_layer" and given.get("layer_types") and not family.mamba:
         raise _unsupported(architecture, "layer_types", "all layers of this architecture are alike")
+    for key in ("attn_logit_softcapping", "final_logit_softcapping"):
+        if given.get(key) and key not in family.soft_caps:
+            raise _unsupported(architecture, key, "this architecture has no such cap")
     for key in ("attention_bias", "mlp_bias"):
         if given[key] and key not in family.biases:
             raise _unsupported(architecture, key, "this architecture has no such bias")
 
 
-def _read_rope(architecture: str, given: Mapping[str, Any]) -> RopeConfig:
+def _ropes(architecture: str, family: Family, given: Mapping[str, Any]) -> tuple[RopeConfig, ...]:
+    """The rotary embedding; where window layers have one of their own that is the second."""
+    if not family.local_theta:
+        return (_read_rope(architecture, family, given),)
+    both = given.get("rope_parameters") or {}
+    if not both.keys() <= {FULL_LAYER, WINDOW_LAYER}:
+        raise _unsupported(architecture, "rope_parameters", f"wants a table each for {FULL_LAYER} and {WINDOW_LAYER}")
+    full = {**given, "rope_parameters": both.get(FULL_LAYER)}
+    theta = given.get("rope_local_base_freq") or family.local_theta
+    local = {**given, "rope_parameters": both.get(WINDOW_LAYER), "rope_scaling": None, "rope_theta": theta}
+    return tuple(_read_rope(architecture, family, one) for one in (full, local))
+
+
+def _read_rope(architecture: str, family: Family, given: Mapping[str, Any]) -> RopeConfig:
     """The rotary embedding in either style; scaling of the old style goes before, as in transformers."""
     old, new = given.get("rope_scaling"), given.get("rope_parameters")
     if old and new and dict(old) != dict(new):
@@ -131,9 +193,10 @@ def _read_rope(architecture: str, given: Mapping[str, Any]) -> RopeConfig:
     for key in sorted(ROPE_KEYS[kind]):
         if parameters.get(key) is None:
             raise _unsupported(architecture, f"rope_parameters.{key}", f"is missing for rope_type {kind!r}")
-    if parameters.get("partial_rotary_factor") not in (None, 1.0):
-        raise _unsupported(architecture, "rope_parameters.partial_rotary_factor", "the whole head is rotated")
-    theta = parameters.get("rope_theta") or given.get("rope_theta") or DEFAULT_THETA
+    if parameters.get("partial_rotary_factor") not in (None, family.rotary):
+        cause = f"{family.rotary} of a head is rotated"
+        raise _unsupported(architecture, "rope_parameters.partial_rotary_factor", cause)
+    theta = parameters.get("rope_theta") or given.get("rope_theta") or family.theta
     original = given.get("original_max_position_embeddings") or parameters.get("original_max_position_embeddings")
     parameters["original_max_position_embeddings"] = original or given["max_position_embeddings"]
     rest = {key: value for key, value in parameters.items() if key not in ("rope_theta", "rope_type", "type")}
@@ -151,21 +214,67 @@ def _max_context(positions: int, rope: RopeConfig) -> int:
     return positions
 
 
-def _windows(architecture: str, family: Family, given: Mapping[str, Any], layers: int) -> tuple[int, ...]:
-    """The window of each layer, 0 for all tokens."""
+def _layers(architecture: str, family: Family, given: Mapping[str, Any]) -> tuple[LayerConfig, ...]:
+    count = _size(given, "num_hidden_layers")
+    if family.mamba:
+        attention = set(given["attn_layer_indices"] or ())
+        if not attention <= set(range(count)):
+            raise _unsupported(architecture, "attn_layer_indices", f"{sorted(attention)} is not within {count} layers")
+        return tuple(LayerConfig(mamba=index not in attention) for index in range(count))
+    local = 1 if family.local_theta else 0
+    return tuple(
+        LayerConfig(window=window, rope=local if windowed else 0)
+        for windowed, window in _windows(architecture, family, given, count)
+    )
+
+
+def _windows(architecture: str, family: Family, given: Mapping[str, Any], count: int) -> list[tuple[bool, int]]:
+    """Of each layer whether it is one of those with windows, and its window, 0 for all tokens."""
     window = given["sliding_window"] or 0
-    if family.windows == "none" or not window:
-        return (0,) * layers
+    if family.windows == "none":
+        return [(False, 0)] * count
     if family.windows == "all":
-        return (window,) * layers
+        return [(True, window)] * count
+    if not given["use_sliding_window"]:
+        window = 0
     kinds = given["layer_types"]
-    if kinds is None:
-        first = given["max_window_layers"] if given["use_sliding_window"] else layers
-        return tuple(window if index >= first else 0 for index in range(layers))
-    known = {"full_attention": 0, "sliding_attention": window if given["use_sliding_window"] else 0}
-    if len(kinds) != layers or not known.keys() >= set(kinds):
-        raise _unsupported(architecture, "layer_types", f"wants {layers} entries, each one of {', '.join(known)}")
-    return tuple(known[kind] for kind in kinds)
+    if kinds is not None:
+        if len(kinds) != count or not {FULL_LAYER, WINDOW_LAYER} >= set(kinds):
+            known = f"{FULL_LAYER}, {WINDOW_LAYER}"
+            raise _unsupported(architecture, "layer_types", f"wants {count} entries, each one of {known}")
+        windowed = [kind == WINDOW_LAYER for kind in kinds]
+    elif "sliding_window_pattern" in family.defaults:
+        pattern = _size(given, "sliding_window_pattern")
+        windowed = [(index + 1) % pattern != 0 for index in range(count)]
+    else:
+        windowed = [index >= given["max_window_layers"] for index in range(count)]
+    return [(one, window if one else 0) for one in windowed]
+
+
+def _mamba(architecture: str, given: Mapping[str, Any], hidden: int) -> MambaConfig:
+    heads, groups, expand = (_size(given, f"mamba_{key}") for key in ("n_heads", "n_groups", "expand"))
+    inner = expand * hidden
+    head_dim = inner // heads if given["mamba_d_head"] == "auto" else _size(given, "mamba_d_head")
+    if heads * head_dim != inner:
+        raise _unsupported(architecture, "mamba_n_heads", f"{heads} heads of {head_dim} do not make {inner} channels")
+    if heads % groups:
+        raise _unsupported(architecture, "mamba_n_groups", f"{groups} does not divide {heads} heads")
+    low, high = map(_float, given["time_step_limit"] or (0.0, float("inf")))
+    return MambaConfig(
+        heads=heads,
+        head_dim=head_dim,
+        groups=groups,
+        state_dim=_size(given, "mamba_d_state"),
+        conv_width=_size(given, "mamba_d_conv"),
+        conv_bias=bool(given["mamba_conv_bias"]),
+        proj_bias=bool(given["mamba_proj_bias"]),
+        dt_limits=(low, high),
+    )
+
+
+def _float(value: Any) -> float:
+    """A number; transformers writes an infinite one as {"__float__": "Infinity"}, which JSON has no other form for."""
+    return float(value["__float__"] if isinstance(value, Mapping) else value)
 
 
 def _size(given: Mapping[str, Any], key: str) -> int:

@@ -1,14 +1,15 @@
-"""The decoder of the Llama family: Llama, Mistral, Qwen2, Qwen3. One class, differences as data.
+"""The decoder of all families: one class, differences as data. Built from the shared layers of the contract.
 
-Built from the shared layers of the contract. Knows no backend, no cache and no loader. What stands between
-those layers is plain classes: reading an attribute of a torch module takes 1 µs, and a step does it 300 times.
+Knows no backend, no cache and no loader. What stands between those layers is plain classes: reading an
+attribute of a torch module takes 1 µs, and a step does it 300 times.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from srtkit.spec.attention import AttentionSpec
@@ -16,10 +17,31 @@ from srtkit.spec.errors import Unsupported
 from srtkit.spec.layers import DTYPES, Embedding, Head, Linear, PagedAttention, RMSNorm
 from srtkit.spec.models import Model, ModelBuild, ModelInputs, ModelOutput
 from srtkit_plugin_models.config import DecoderConfig, read_config
+from srtkit_plugin_models.mamba import Mamba
 from srtkit_plugin_models.rope import rope_tables
 
 Owner = Linear | RMSNorm | Embedding | Head
 """What may hold a parameter of the weight map."""
+Rotation = tuple[Tensor, Tensor]
+"""cos and sin [T, 1, rotary_dim] of the tokens' positions."""
+
+
+class OffsetNorm(RMSNorm):
+    """A norm that is stored as the difference of its weight to 1; `pack` makes the weight."""
+
+    def __init__(self, build: ModelBuild, size: int, eps: float) -> None:
+        super().__init__(build.ops, size, eps, build.plan.dtype, build.device)
+        self.stored = torch.empty_like(self.weight)
+
+    def pack(self) -> None:
+        """After loading."""
+        torch.add(self.stored, 1.0, out=self.weight)
+
+
+def _norm(build: ModelBuild, config: DecoderConfig, size: int) -> RMSNorm:
+    if config.family.offset_norms:
+        return OffsetNorm(build, size, config.eps)
+    return RMSNorm(build.ops, size, config.eps, build.plan.dtype, build.device)
 
 
 class Attention:
@@ -32,55 +54,87 @@ class Attention:
         inputs = spec.q_heads * spec.head_dim
         self.o_proj = Linear(build, (config.hidden_size, inputs), bias=config.o_bias, reduce=True)
         self.q_norm = self.k_norm = None
-        if config.qk_norm:
-            self.q_norm = RMSNorm(build.ops, spec.head_dim, config.eps, build.plan.dtype, build.device)
-            self.k_norm = RMSNorm(build.ops, spec.head_dim, config.eps, build.plan.dtype, build.device)
-        self.rope = build.ops.op("rope", build.plan.dtype, head_dim=spec.head_dim, rotary=spec.head_dim)
+        if config.family.qk_norm:
+            self.q_norm = _norm(build, config, spec.head_dim)
+            self.k_norm = _norm(build, config, spec.head_dim)
+            self.norm_rope = build.ops.op("norm_rope", build.plan.dtype, head_dim=spec.head_dim)
+        else:
+            self.rope = build.ops.op("rope", build.plan.dtype, head_dim=spec.head_dim, rotary=config.rotary_dim)
+        self.eps = config.eps
         self.attention = PagedAttention(spec, index)
 
-    def __call__(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """x [T, hidden] → [T, hidden]; cos and sin [T, 1, head_dim] of the tokens' positions."""
+    def owners(self) -> dict[str, Owner | None]:
+        """Its parts that hold parameters, by their names in the layer."""
+        return {
+            "self_attn.qkv": self.qkv,
+            "self_attn.o_proj": self.o_proj,
+            "self_attn.q_norm": self.q_norm,
+            "self_attn.k_norm": self.k_norm,
+        }
+
+    def __call__(self, x: Tensor, rotation: Rotation) -> Tensor:
+        """[T, hidden] → [T, hidden]."""
         tokens = x.shape[0]
         q, k, v = self.qkv(x).view(tokens, -1, self.head_dim).split_with_sizes(self.parts, 1)
         if self.q_norm is not None and self.k_norm is not None:
-            q = self.q_norm(q.reshape(-1, self.head_dim)).view(tokens, -1, self.head_dim)
-            k = self.k_norm(k.reshape(-1, self.head_dim)).view(tokens, -1, self.head_dim)
-        self.rope(q, k, cos, sin)
+            self.norm_rope(q, k, self.q_norm.weight, self.k_norm.weight, *rotation, self.eps)
+        else:
+            self.rope(q, k, *rotation)
         out: Tensor = self.o_proj(self.attention(q, k, v).view(tokens, -1))
         return out
 
 
+def gelu_tanh_mul(gate_up: Tensor) -> Tensor:
+    """[T, 2 I] → [T, I]; gelu(gate) * up, gelu by its approximation with tanh. No operator of the contract yet."""
+    gate, up = gate_up.chunk(2, -1)
+    return F.gelu(gate, approximate="tanh") * up
+
+
 class MLP:
-    """down(silu(gate(x)) * up(x)), gate and up in one linear."""
+    """down(act(gate(x)) * up(x)), gate and up in one linear."""
 
     def __init__(self, build: ModelBuild, config: DecoderConfig) -> None:
         inner = build.plan.intermediate_size
         self.gate_up = Linear(build, (2 * inner, config.hidden_size), bias=config.mlp_bias)
         self.down_proj = Linear(build, (config.hidden_size, inner), bias=config.mlp_bias, reduce=True)
-        self.silu_mul = build.ops.op("silu_mul", build.plan.dtype, hidden=inner)
+        silu = config.activation == "silu"
+        self.act_mul = build.ops.op("silu_mul", build.plan.dtype, hidden=inner) if silu else gelu_tanh_mul
 
     def __call__(self, x: Tensor) -> Tensor:
         """[T, hidden] → [T, hidden]."""
-        out: Tensor = self.down_proj(self.silu_mul(self.gate_up(x)))
+        out: Tensor = self.down_proj(self.act_mul(self.gate_up(x)))
         return out
 
 
 class DecoderLayer:
-    """Attention and MLP, each followed by its add to the residual and the norm before what comes next.
+    """Mixer and MLP, each followed by its add to the residual and the norm before what comes next.
 
-    `next_norm` is therefore the next layer's input norm, or the model's last norm.
+    `next_norm` is therefore the next layer's input norm, or the model's last norm. Where the family has them,
+    the two `post` norms are of an output, before it is added.
     """
 
     def __init__(self, build: ModelBuild, config: DecoderConfig, index: int) -> None:
-        self.self_attn = Attention(build, config, build.plan.attention[index], index)
-        self.norm = RMSNorm(build.ops, config.hidden_size, config.eps, build.plan.dtype, build.device)
+        self.mixer: Attention | Mamba
+        if config.mamba is not None and config.layers[index].mamba:
+            self.mixer = Mamba(build, config, config.mamba, index)
+        else:
+            self.mixer = Attention(build, config, build.plan.attention[index], index)
+        names, size = config.family.names, config.hidden_size
+        self.mixer_post_norm = _norm(build, config, size) if names.mixer_post_norm else None
+        self.norm = _norm(build, config, size)
         self.mlp = MLP(build, config)
-        self.next_norm = RMSNorm(build.ops, config.hidden_size, config.eps, build.plan.dtype, build.device)
+        self.mlp_post_norm = _norm(build, config, size) if names.mlp_post_norm else None
+        self.next_norm = _norm(build, config, size)
 
-    def __call__(self, x: Tensor, residual: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, residual: Tensor, rotation: Rotation) -> Tensor:
         """x [T, hidden] comes and goes normalised; `residual` [T, hidden] grows by both outputs, in place."""
-        x = self.norm.add(self.self_attn(x, cos, sin), residual)
-        return self.next_norm.add(self.mlp(x), residual)
+        x = self.mixer(x, rotation)
+        if self.mixer_post_norm is not None:
+            x = self.mixer_post_norm(x)
+        x = self.mlp(self.norm.add(x, residual))
+        if self.mlp_post_norm is not None:
+            x = self.mlp_post_norm(x)
+        return self.next_norm.add(x, residual)
 
 
 class Decoder(nn.Module, Model):
@@ -89,13 +143,18 @@ class Decoder(nn.Module, Model):
     def __init__(self, build: ModelBuild) -> None:
         super().__init__()
         config, plan = read_config(build.config), build.plan
-        self.plan, self.device, self.taps = plan, build.device, frozenset(build.taps)
+        self.plan, self.config, self.device, self.taps = plan, config, build.device, frozenset(build.taps)
+        dtype = DTYPES[plan.dtype]
         self.embed_tokens = Embedding(build)
-        self.first_norm = RMSNorm(build.ops, config.hidden_size, config.eps, plan.dtype, build.device)
-        self.layers = [DecoderLayer(build, config, index) for index in range(config.layers)]
+        self.embed_scale: Tensor | None = None
+        if config.family.scaled_embedding:
+            self.embed_scale = torch.tensor(config.hidden_size**0.5, dtype=dtype, device=build.device)
+        self.first_norm = _norm(build, config, config.hidden_size)
+        self.layers = [DecoderLayer(build, config, index) for index in range(len(config.layers))]
+        self.rope_of = [layer.rope for layer in config.layers]
         self.lm_head = Head(build, self.embed_tokens if config.tied else None)
-        tables = rope_tables(config.rope, config.head_dim, plan.max_context, DTYPES[plan.dtype])
-        self.cos, self.sin = (table.to(build.device) for table in tables)
+        tables = [rope_tables(rope, config.rotary_dim, plan.max_context, dtype) for rope in config.ropes]
+        self.tables = [(cos.to(build.device), sin.to(build.device)) for cos, sin in tables]
 
     def run(self, inputs: ModelInputs) -> ModelOutput:
         """See the contract. Raises `Unsupported` for hidden states of an earlier stage."""
@@ -103,45 +162,76 @@ class Decoder(nn.Module, Model):
             raise Unsupported(f"models:{self.plan.architecture}", "is one stage and takes no hidden states of another")
         residual = self._embed(inputs)
         positions = inputs.positions[0]
-        cos, sin = self.cos.index_select(0, positions), self.sin.index_select(0, positions)
+        rotations = [(cos.index_select(0, positions), sin.index_select(0, positions)) for cos, sin in self.tables]
         taps: dict[int, Tensor] = {}
         x = self.first_norm(residual)
         for index, layer in enumerate(self.layers):
-            x = layer(x, residual, cos, sin)
+            x = layer(x, residual, rotations[self.rope_of[index]])
             if index in self.taps:
                 taps[index] = residual.clone()
-        return ModelOutput(self.lm_head(x.index_select(0, inputs.logit_rows)), x, taps)
+        logits = self.lm_head(x.index_select(0, inputs.logit_rows))
+        if cap := self.config.logit_cap:
+            logits = torch.tanh(logits / cap) * cap
+        return ModelOutput(logits, x, taps)
 
     def _embed(self, inputs: ModelInputs) -> Tensor:
-        """The tokens' embeddings, those under the mask replaced; a fresh tensor."""
+        """The tokens' embeddings as the first layer takes them, those under the mask replaced; a fresh tensor."""
         embedded: Tensor = self.embed_tokens(inputs.ids)
+        if self.embed_scale is not None:
+            embedded = embedded.mul_(self.embed_scale)
         if inputs.embeds is None or inputs.embed_mask is None:
             return embedded
         return torch.where(inputs.embed_mask.unsqueeze(1), inputs.embeds, embedded)
 
     def slots(self) -> Mapping[str, Tensor]:
         """See the contract. Allocates again what `pack` dropped."""
-        owners = self._owners()
+        owners, bare = self._owners(), self._bare()
         slots: dict[str, Tensor] = {}
         for entry in self.plan.weights:
             if entry.tied_to:
                 continue
-            base, _, kind = entry.parameter.rpartition(".")
-            owner = owners[base]
-            tensor = owner.bias if isinstance(owner, Linear) and kind == "bias" else owner.weight
-            if tensor is None:
-                tensor = owner.weight = torch.empty(entry.shape, dtype=DTYPES[entry.dtype], device=self.device)
-            slots[entry.parameter] = tensor
+            name = entry.parameter
+            slots[name] = bare[name] if name in bare else self._tensor(owners, name, entry.shape)
         return slots
+
+    def _tensor(self, owners: Mapping[str, Owner], name: str, shape: Sequence[int]) -> Tensor:
+        """Where a parameter of an owner is loaded to."""
+        base, _, kind = name.rpartition(".")
+        owner = owners[base]
+        if isinstance(owner, OffsetNorm):
+            return owner.stored
+        tensor = owner.bias if isinstance(owner, Linear) and kind == "bias" else owner.weight
+        if tensor is None:
+            tensor = owner.weight = torch.empty(shape, dtype=DTYPES[self.plan.dtype], device=self.device)
+        return tensor
 
     def pack(self) -> None:
         """See the contract."""
         for owner in self._owners().values():
-            if isinstance(owner, Linear | Head):
+            if isinstance(owner, Linear | Head | OffsetNorm):
                 owner.pack()
+        for mixer in self._recurrent().values():
+            mixer.pack()
+
+    def recurrent_weights(self) -> Mapping[int, Mapping[str, Tensor]]:
+        """See the contract."""
+        return {index: mixer.weights for index, mixer in self._recurrent().items()}
+
+    def _recurrent(self) -> dict[int, Mamba]:
+        """The recurrent mixers, by layer."""
+        return {index: layer.mixer for index, layer in enumerate(self.layers) if isinstance(layer.mixer, Mamba)}
+
+    def _bare(self) -> dict[str, Tensor]:
+        """Parameters that are no linear and no norm, by their names in the weight map."""
+        return {
+            f"model.layers.{index}.mamba.{name}": tensor
+            for index, mixer in self._recurrent().items()
+            for name, tensor in mixer.parameters.items()
+        }
 
     def _owners(self) -> dict[str, Owner]:
-        """Who holds the parameters, by the names of the weight map without ".weight" and ".bias"."""
+        """Who holds the other parameters, by the names of the weight map without ".weight" and ".bias"."""
+        names = self.config.family.names
         owners: dict[str, Owner] = {
             "model.embed_tokens": self.embed_tokens,
             "model.layers.0.input_layernorm": self.first_norm,
@@ -149,15 +239,16 @@ class Decoder(nn.Module, Model):
         }
         for index, layer in enumerate(self.layers):
             name, last = f"model.layers.{index}", index + 1 == len(self.layers)
-            attention = layer.self_attn
             owners |= {
-                f"{name}.self_attn.qkv": attention.qkv,
-                f"{name}.self_attn.o_proj": attention.o_proj,
-                f"{name}.post_attention_layernorm": layer.norm,
-                f"{name}.mlp.gate_up": layer.mlp.gate_up,
-                f"{name}.mlp.down_proj": layer.mlp.down_proj,
-                "model.norm" if last else f"model.layers.{index + 1}.input_layernorm": layer.next_norm,
+                f"{name}.{names.mlp_norm}": layer.norm,
+                f"{name}.{names.mlp}.gate_up": layer.mlp.gate_up,
+                f"{name}.{names.mlp}.down_proj": layer.mlp.down_proj,
+                names.last_norm if last else f"model.layers.{index + 1}.input_layernorm": layer.next_norm,
             }
-            if attention.q_norm is not None and attention.k_norm is not None:
-                owners |= {f"{name}.self_attn.q_norm": attention.q_norm, f"{name}.self_attn.k_norm": attention.k_norm}
+            optional: dict[str, Owner | None] = {
+                names.mixer_post_norm: layer.mixer_post_norm,
+                names.mlp_post_norm: layer.mlp_post_norm,
+            }
+            optional |= layer.mixer.owners()
+            owners |= {f"{name}.{part}": owner for part, owner in optional.items() if owner is not None}
         return owners

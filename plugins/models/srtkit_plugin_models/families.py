@@ -1,6 +1,7 @@
-"""How the architectures of the Llama family differ, as data. Knows no config and no torch.
+"""How the architectures differ, as data: defaults, stored names, and what is put around a plain decoder layer.
 
-The defaults are those that transformers 5.17 gives to a config that leaves the key out.
+Knows no config and no torch. The defaults are those that transformers 5.17 gives to a config that leaves
+the key out.
 """
 
 from __future__ import annotations
@@ -27,6 +28,46 @@ _QWEN: dict[str, Any] = _COMMON | {
     "max_window_layers": 28,
     "layer_types": None,
 }
+_GEMMA: dict[str, Any] = _COMMON | {
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "tie_word_embeddings": True,
+    "sliding_window": 4096,
+    "layer_types": None,
+    "query_pre_attn_scalar": 256,
+    "use_sliding_window": True,
+    "use_bidirectional_attention": False,
+}
+_BAMBA: dict[str, Any] = _COMMON | {
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 262144,
+    "rms_norm_eps": 1e-5,
+    "attn_layer_indices": None,
+    "mamba_n_heads": 128,
+    "mamba_d_head": "auto",
+    "mamba_n_groups": 1,
+    "mamba_d_state": 256,
+    "mamba_d_conv": 4,
+    "mamba_expand": 2,
+    "mamba_conv_bias": True,
+    "mamba_proj_bias": False,
+    "time_step_limit": None,
+}
+
+
+@dataclass(frozen=True)
+class Names:
+    """Stored names of a layer's parts, below "model.layers.N", and of the last norm. Empty: there is no such part.
+
+    The two `post` norms are of an output, before it is added to the residual.
+    """
+
+    mlp: str = "mlp"
+    mlp_norm: str = "post_attention_layernorm"
+    mixer_post_norm: str = ""
+    mlp_post_norm: str = ""
+    last_norm: str = "model.norm"
 
 
 @dataclass(frozen=True)
@@ -34,15 +75,34 @@ class Family:
     """One architecture. `windows`: which layers see `sliding_window` tokens only.
 
     `biases` are the keys that this architecture reads: "attention_bias" puts one on q, k, v and o,
-    "mlp_bias" on gate, up and down; `qkv_bias` means that q, k and v always have one.
+    "mlp_bias" on gate, up and down; `qkv_bias` means that q, k and v always have one. `window_component`: the
+    pages of window layers have a component of their own. `offset_norms`: norms are stored as the difference of
+    their weight to 1. `soft_caps` are the keys of caps that it applies. `local_theta` is that of window layers where
+    they have a rotary embedding of their own, 0 where they have not. `rotary`: the share of a head that is rotated.
+    `mamba`: layers that are not in `attn_layer_indices` are Mamba2.
     """
 
     defaults: Mapping[str, Any]
+    names: Names = Names()
     biases: frozenset[str] = frozenset()
     qkv_bias: bool = False
     qk_norm: bool = False
     windows: Literal["none", "all", "by_layer"] = "none"
+    window_component: bool = False
+    offset_norms: bool = False
+    scaled_embedding: bool = False
+    soft_caps: frozenset[str] = frozenset()
+    theta: float = 10_000.0
+    local_theta: float = 0.0
+    rotary: float = 1.0
+    mamba: bool = False
 
+
+_GEMMA_NAMES = Names(
+    mlp_norm="pre_feedforward_layernorm",
+    mixer_post_norm="post_attention_layernorm",
+    mlp_post_norm="post_feedforward_layernorm",
+)
 
 FAMILIES: dict[str, Family] = {
     "LlamaForCausalLM": Family(
@@ -59,5 +119,41 @@ FAMILIES: dict[str, Family] = {
         biases=frozenset({"attention_bias"}),
         qk_norm=True,
         windows="by_layer",
+    ),
+    "Gemma2ForCausalLM": Family(
+        defaults=_GEMMA
+        | {
+            "max_position_embeddings": 8192,
+            "sliding_window_pattern": 2,
+            "attn_logit_softcapping": 50.0,
+            "final_logit_softcapping": 30.0,
+        },
+        names=_GEMMA_NAMES,
+        biases=frozenset({"attention_bias"}),
+        windows="by_layer",
+        window_component=True,
+        offset_norms=True,
+        scaled_embedding=True,
+        soft_caps=frozenset({"attn_logit_softcapping", "final_logit_softcapping"}),
+    ),
+    "Gemma3ForCausalLM": Family(
+        defaults=_GEMMA | {"max_position_embeddings": 131072, "sliding_window_pattern": 6},
+        names=_GEMMA_NAMES,
+        biases=frozenset({"attention_bias"}),
+        qk_norm=True,
+        windows="by_layer",
+        window_component=True,
+        offset_norms=True,
+        scaled_embedding=True,
+        soft_caps=frozenset({"final_logit_softcapping"}),
+        theta=1_000_000.0,
+        local_theta=10_000.0,
+    ),
+    "BambaForCausalLM": Family(
+        defaults=_BAMBA,
+        names=Names(mlp="feed_forward", mlp_norm="pre_ff_layernorm", last_norm="model.final_layernorm"),
+        biases=frozenset({"attention_bias", "mlp_bias"}),
+        rotary=0.5,
+        mamba=True,
     ),
 }

@@ -1,7 +1,7 @@
-"""What a model needs of this rank, as data: attention specs and the weight map. No torch.
+"""What a model needs of this rank, as data: specs of its mixers, components, and the weight map. No torch.
 
 Linears are split over ranks by heads (qkv), by inputs (o, down) or by outputs (gate and up);
-norms, embedding and head are whole on every rank.
+norms, embedding and head are whole on every rank. Models with recurrent layers are not split.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ from collections.abc import Iterator
 
 from srtkit.spec.attention import AttentionSpec
 from srtkit.spec.errors import Unsupported
+from srtkit.spec.kv import FULL, STATE, Component
 from srtkit.spec.models import ModelPlan, PlanRequest, WeightEntry
-from srtkit_plugin_models.config import DecoderConfig, read_config
+from srtkit.spec.recurrent import RecurrentSpec
+from srtkit_plugin_models.config import DecoderConfig, LayerConfig, MambaConfig, read_config
 
 DTYPES = ("bfloat16", "float16", "float32")
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
+WINDOW = "window"
 # Old checkpoints store what is computed from the config.
 IGNORED = (".rotary_emb.inv_freq",)
 
@@ -27,9 +30,11 @@ def plan(request: PlanRequest) -> ModelPlan:
     dtype = config.dtype if request.dtype == "auto" else request.dtype
     if dtype not in DTYPES:
         raise Unsupported(part, f"does not compute in {dtype}", f"set model.dtype to one of {', '.join(DTYPES)}")
-    _check_world(part, config, request.shard.world)
     world = request.shard.world
+    _check_world(part, config, world)
     kv_dtype = dtype if request.kv_dtype == "auto" else request.kv_dtype
+    layers = dict(enumerate(config.layers))
+    mamba = config.mamba
     return ModelPlan(
         architecture=config.architecture,
         dtype=dtype,
@@ -37,22 +42,53 @@ def plan(request: PlanRequest) -> ModelPlan:
         hidden_size=config.hidden_size,
         max_context=config.max_context,
         attention={
-            index: AttentionSpec(
-                q_heads=config.q_heads // world,
-                kv_heads=config.kv_heads // world,
-                head_dim=config.head_dim,
-                v_head_dim=config.head_dim,
-                scale=config.head_dim**-0.5,
-                dtype=dtype,
-                kv_dtype=kv_dtype,
-                window=window,
-            )
-            for index, window in enumerate(config.windows)
+            index: _attention(config, layer, world, dtype, kv_dtype)
+            for index, layer in layers.items()
+            if not layer.mamba
         },
-        weights=tuple(_weights(config, dtype, world)),
+        recurrent={index: _recurrent(mamba, dtype) for index, layer in layers.items() if layer.mamba and mamba},
+        components=_components(config),
+        weights=tuple(_Weights(config, dtype, world).entries()),
         intermediate_size=config.intermediate_size // world,
         ignored=IGNORED,
     )
+
+
+def _attention(config: DecoderConfig, layer: LayerConfig, world: int, dtype: str, kv_dtype: str) -> AttentionSpec:
+    return AttentionSpec(
+        q_heads=config.q_heads // world,
+        kv_heads=config.kv_heads // world,
+        head_dim=config.head_dim,
+        v_head_dim=config.head_dim,
+        scale=config.scale,
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+        window=layer.window,
+        soft_cap=config.soft_cap,
+        component=WINDOW if layer.window and config.family.window_component else FULL.name,
+    )
+
+
+def _recurrent(mamba: MambaConfig, dtype: str) -> RecurrentSpec:
+    return RecurrentSpec(
+        kind="mamba2",
+        heads=mamba.heads,
+        head_dim=mamba.head_dim,
+        state_dim=mamba.state_dim,
+        groups=mamba.groups,
+        conv_width=mamba.conv_width,
+        conv_channels=mamba.heads * mamba.head_dim + 2 * mamba.groups * mamba.state_dim,
+        dtype=dtype,
+    )
+
+
+def _components(config: DecoderConfig) -> tuple[Component, ...]:
+    """Those of the layers, "full" first; all windows of a model are equal."""
+    windows = {layer.window for layer in config.layers if layer.window and config.family.window_component}
+    full = any(not layer.mamba and not (layer.window and windows) for layer in config.layers)
+    local = [Component(WINDOW, reach="window", window=window) for window in windows]
+    state = [STATE] if any(layer.mamba for layer in config.layers) else []
+    return (*([FULL] if full else []), *local, *state)
 
 
 def _check_world(part: str, config: DecoderConfig, world: int) -> None:
@@ -67,42 +103,76 @@ def _check_world(part: str, config: DecoderConfig, world: int) -> None:
     if world > 1 and (config.o_bias or config.mlp_bias):
         key = "attention_bias" if config.o_bias else "mlp_bias"
         raise Unsupported(part, f"config key {key}: a bias after a sum over ranks is not served", "parallel.tensor = 1")
+    if world > 1 and config.mamba:
+        raise Unsupported(part, "config key mamba_n_heads: recurrent layers are not split", "parallel.tensor = 1")
 
 
-def _weights(config: DecoderConfig, dtype: str, world: int) -> Iterator[WeightEntry]:
-    """The weight map, in the order of use."""
-    hidden, inner = config.hidden_size, config.intermediate_size
-    q_rows, kv_rows = config.q_heads * config.head_dim, config.kv_heads * config.head_dim
+class _Weights:
+    """The weight map of one rank, in the order of use."""
 
-    def whole(name: str, *shape: int, tied_to: str = "") -> WeightEntry:
-        return WeightEntry(name, shape, dtype, (name,), (shape,), tied_to=tied_to)
+    def __init__(self, config: DecoderConfig, dtype: str, world: int) -> None:
+        self.config, self.dtype, self.world = config, dtype, world
 
-    def linear(name: str, parts: dict[str, int], columns: int, *, bias: bool, dim: int) -> Iterator[WeightEntry]:
+    def entries(self) -> Iterator[WeightEntry]:
+        """Embedding, layers, head."""
+        config, names = self.config, self.config.family.names
+        hidden, inner = config.hidden_size, config.intermediate_size
+        yield self._whole(EMBEDDING, config.vocab_size, hidden)
+        for index, layer in enumerate(config.layers):
+            base = f"model.layers.{index}"
+            yield self._whole(f"{base}.input_layernorm.weight", hidden)
+            yield from self._mamba(f"{base}.mamba") if layer.mamba else self._attention(f"{base}.self_attn")
+            for norm in filter(None, (names.mixer_post_norm, names.mlp_norm)):
+                yield self._whole(f"{base}.{norm}.weight", hidden)
+            mlp, bias = f"{base}.{names.mlp}", config.mlp_bias
+            gate_up = {"gate_proj": inner, "up_proj": inner}
+            yield from self._linear(f"{mlp}.gate_up", gate_up, hidden, bias=bias, dim=0)
+            yield from self._linear(f"{mlp}.down_proj", {"down_proj": hidden}, inner, bias=bias, dim=1)
+            if names.mlp_post_norm:
+                yield self._whole(f"{base}.{names.mlp_post_norm}.weight", hidden)
+        yield self._whole(f"{names.last_norm}.weight", hidden)
+        yield self._whole(HEAD, config.vocab_size, hidden, tied_to=EMBEDDING if config.tied else "")
+
+    def _attention(self, base: str) -> Iterator[WeightEntry]:
+        config = self.config
+        q_rows, kv_rows = config.q_heads * config.head_dim, config.kv_heads * config.head_dim
+        qkv = {"q_proj": q_rows, "k_proj": kv_rows, "v_proj": kv_rows}
+        yield from self._linear(f"{base}.qkv", qkv, config.hidden_size, bias=config.qkv_bias, dim=0)
+        if config.family.qk_norm:
+            yield self._whole(f"{base}.q_norm.weight", config.head_dim)
+            yield self._whole(f"{base}.k_norm.weight", config.head_dim)
+        yield from self._linear(f"{base}.o_proj", {"o_proj": config.hidden_size}, q_rows, bias=config.o_bias, dim=1)
+
+    def _mamba(self, base: str) -> Iterator[WeightEntry]:
+        """What the recurrence decays and steps by is float32 whatever the model computes in."""
+        mamba, hidden = self.config.mamba, self.config.hidden_size
+        assert mamba is not None
+        spec = _recurrent(mamba, self.dtype)
+        inner = spec.heads * spec.head_dim
+        projected = {"in_proj": inner + spec.conv_channels + spec.heads}
+        yield from self._linear(f"{base}.in_proj", projected, hidden, bias=mamba.proj_bias, dim=0)
+        yield self._whole(f"{base}.conv1d.weight", spec.conv_channels, 1, spec.conv_width)
+        if mamba.conv_bias:
+            yield self._whole(f"{base}.conv1d.bias", spec.conv_channels)
+        for name in ("A_log", "D", "dt_bias"):
+            yield self._whole(f"{base}.{name}", spec.heads, dtype="float32")
+        yield self._whole(f"{base}.norm.weight", inner, dtype="float32")
+        yield from self._linear(f"{base}.out_proj", {"out_proj": hidden}, inner, bias=mamba.proj_bias, dim=1)
+
+    def _whole(self, name: str, *shape: int, tied_to: str = "", dtype: str = "") -> WeightEntry:
+        """A parameter that every rank has, as it is stored."""
+        return WeightEntry(name, shape, dtype or self.dtype, (name,), (shape,), tied_to=tied_to)
+
+    def _linear(self, name: str, parts: dict[str, int], columns: int, *, bias: bool, dim: int) -> Iterator[WeightEntry]:
         """A linear of the stored `parts` (name → rows), cut along `dim` over the ranks."""
         base = name.rpartition(".")[0]
         rows = sum(parts.values())
-        shape = (rows // world, columns) if dim == 0 else (rows, columns // world)
+        shape = (rows // self.world, columns) if dim == 0 else (rows, columns // self.world)
         sources = tuple(f"{base}.{part}.weight" for part in parts)
         full = tuple((size, columns) for size in parts.values())
-        yield WeightEntry(f"{name}.weight", shape, dtype, sources, full, slice_dim=dim)
+        yield WeightEntry(f"{name}.weight", shape, self.dtype, sources, full, slice_dim=dim)
         if bias:
             sources = tuple(f"{base}.{part}.bias" for part in parts)
             sizes = tuple((size,) for size in parts.values())
-            yield WeightEntry(f"{name}.bias", shape[:1], dtype, sources, sizes, slice_dim=0 if dim == 0 else None)
-
-    yield whole(EMBEDDING, config.vocab_size, hidden)
-    for index in range(config.layers):
-        layer = f"model.layers.{index}"
-        yield whole(f"{layer}.input_layernorm.weight", hidden)
-        qkv = {"q_proj": q_rows, "k_proj": kv_rows, "v_proj": kv_rows}
-        yield from linear(f"{layer}.self_attn.qkv", qkv, hidden, bias=config.qkv_bias, dim=0)
-        if config.qk_norm:
-            yield whole(f"{layer}.self_attn.q_norm.weight", config.head_dim)
-            yield whole(f"{layer}.self_attn.k_norm.weight", config.head_dim)
-        yield from linear(f"{layer}.self_attn.o_proj", {"o_proj": hidden}, q_rows, bias=config.o_bias, dim=1)
-        yield whole(f"{layer}.post_attention_layernorm.weight", hidden)
-        gate_up = {"gate_proj": inner, "up_proj": inner}
-        yield from linear(f"{layer}.mlp.gate_up", gate_up, hidden, bias=config.mlp_bias, dim=0)
-        yield from linear(f"{layer}.mlp.down_proj", {"down_proj": hidden}, inner, bias=config.mlp_bias, dim=1)
-    yield whole("model.norm.weight", hidden)
-    yield whole(HEAD, config.vocab_size, hidden, tied_to=EMBEDDING if config.tied else "")
+            cut = 0 if dim == 0 else None
+            yield WeightEntry(f"{name}.bias", shape[:1], self.dtype, sources, sizes, slice_dim=cut)

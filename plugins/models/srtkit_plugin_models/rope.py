@@ -15,31 +15,31 @@ from torch import Tensor
 from srtkit_plugin_models.config import RopeConfig
 
 
-def rope_tables(rope: RopeConfig, head_dim: int, positions: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """cos and sin [positions, 1, head_dim] in the form of the operator "rope": (cos, cos) and (-sin, sin)."""
-    frequencies = _FREQUENCIES[rope.kind](_plain(rope.theta, head_dim), rope, head_dim)
+def rope_tables(rope: RopeConfig, rotary_dim: int, positions: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """cos and sin [positions, 1, rotary_dim] in the form of the operator "rope": (cos, cos) and (-sin, sin)."""
+    frequencies = _FREQUENCIES[rope.kind](_plain(rope.theta, rotary_dim), rope, rotary_dim)
     angles = torch.outer(torch.arange(positions, dtype=torch.float32), frequencies)
     scale = _attention_factor(rope.parameters) if rope.kind == "yarn" else 1.0
     cos, sin = (angles.cos() * scale).unsqueeze(1), (angles.sin() * scale).unsqueeze(1)
     return torch.cat((cos, cos), -1).to(dtype), torch.cat((-sin, sin), -1).to(dtype)
 
 
-def _plain(theta: float, head_dim: int) -> Tensor:
-    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
+def _plain(theta: float, rotary_dim: int) -> Tensor:
+    exponents = torch.arange(0, rotary_dim, 2, dtype=torch.float32) / rotary_dim
     plain: Tensor = 1.0 / theta**exponents
     return plain
 
 
-def _unscaled(plain: Tensor, rope: RopeConfig, head_dim: int) -> Tensor:
+def _unscaled(plain: Tensor, rope: RopeConfig, rotary_dim: int) -> Tensor:
     return plain
 
 
-def _linear(plain: Tensor, rope: RopeConfig, head_dim: int) -> Tensor:
+def _linear(plain: Tensor, rope: RopeConfig, rotary_dim: int) -> Tensor:
     divided: Tensor = plain / rope.parameters["factor"]
     return divided
 
 
-def _llama3(plain: Tensor, rope: RopeConfig, head_dim: int) -> Tensor:
+def _llama3(plain: Tensor, rope: RopeConfig, rotary_dim: int) -> Tensor:
     """Long wavelengths are divided by the factor, short ones kept, those between blended."""
     given = rope.parameters
     low, high = given["low_freq_factor"], given["high_freq_factor"]
@@ -52,20 +52,20 @@ def _llama3(plain: Tensor, rope: RopeConfig, head_dim: int) -> Tensor:
     return torch.where(between, blended, divided)
 
 
-def _yarn(plain: Tensor, rope: RopeConfig, head_dim: int) -> Tensor:
+def _yarn(plain: Tensor, rope: RopeConfig, rotary_dim: int) -> Tensor:
     """Dimensions that turn often in the original context are kept, those that turn rarely are divided."""
     given = rope.parameters
     original = given["original_max_position_embeddings"]
 
     def dimension(turns: float) -> float:
         """The dimension that makes so many turns in the original context."""
-        return head_dim * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
+        return rotary_dim * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
 
     low, high = dimension(given.get("beta_fast") or 32), dimension(given.get("beta_slow") or 1)
     if given.get("truncate", True):
         low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, head_dim - 1)
-    steps = torch.arange(head_dim // 2, dtype=torch.float32)
+    low, high = max(low, 0), min(high, rotary_dim - 1)
+    steps = torch.arange(rotary_dim // 2, dtype=torch.float32)
     divided = ((steps - low) / (high - low if high != low else 0.001)).clamp(0, 1)
     mixed: Tensor = plain / given["factor"] * divided + plain * (1 - divided)
     return mixed

@@ -5,19 +5,22 @@ All of it is real code on real numbers; only storage and pages are left out.
 
 from __future__ import annotations
 
-import platform
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from platform import machine
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 import srtkit_plugin_models
 import srtkit_plugin_ops_cpu
+import srtkit_plugin_platform_cpu
+import srtkit_plugin_recurrent_torch
 from srtkit.engine.ops import Binder, Offer
 from srtkit.engine.weights import fill_weights
 from srtkit.spec.attention import (
@@ -31,14 +34,15 @@ from srtkit.spec.attention import (
     Rows,
 )
 from srtkit.spec.facts import DeviceFacts, Limits, Shard
-from srtkit.spec.layers import Binding, bound
+from srtkit.spec.layers import DTYPES, Binding, RecurrentBinding, bound
 from srtkit.spec.model_loader import ModelLoader, WeightInfo, WeightRequest
 from srtkit.spec.models import Model, ModelBuild, ModelInputs, ModelOutput, PlanRequest
-from srtkit.spec.platform import Communicator
+from srtkit.spec.platform import Communicator, PlatformBuild
+from srtkit.spec.recurrent import RecurrentBackend, RecurrentBuild, RecurrentLayer, RecurrentPlan, RecurrentSpec
 from srtkit_plugin_ops_cpu.provider import CpuOps
 
 PACKS_BF16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()
-CPU = DeviceFacts("cpu", "this one", platform.machine(), extra={"isa": "avx512f" if PACKS_BF16 else ""})
+CPU = DeviceFacts("cpu", "this one", machine(), extra={"isa": "avx512f" if PACKS_BF16 else ""})
 
 
 class StateLoader(ModelLoader):
@@ -107,6 +111,8 @@ class DenseBackend(AttentionBackend):
         for row, (one_q, one_out) in enumerate(zip(q.split(plan.lengths), out.split(plan.lengths), strict=True)):
             k, v = (x.repeat_interleave(group, 1).float() for x in self.stored[layer.index, row])
             scores = torch.einsum("qhd,khd->hqk", one_q.float(), k) * self.spec.scale
+            if self.spec.soft_cap:
+                scores = self.spec.soft_cap * torch.tanh(scores / self.spec.soft_cap)
             last = torch.arange(len(k) - len(one_q), len(k)).unsqueeze(1)
             tokens = torch.arange(len(k))
             hidden = tokens > last
@@ -122,18 +128,60 @@ class DenseBackend(AttentionBackend):
         self.stored.clear()
 
 
+ROWS = 4
+"""Sequences of a runner, at most: each has the state slot after its number."""
+
+
+@dataclass
+class States:
+    """`recurrent:torch` over one slot a row."""
+
+    backend: RecurrentBackend
+    plan: RecurrentPlan
+
+    def fill(self, lengths: Sequence[int]) -> None:
+        """The step's rows: row i steps the state in slot i + 1."""
+        rows, tokens = len(lengths), sum(lengths)
+        empty, host = torch.empty(0, dtype=torch.int32), np.array(lengths, np.int32)
+        batch = Batch(rows, tokens, 0, 0, empty, empty, empty, empty, host, host)
+        self.backend.fill(self.plan, batch, torch.arange(1, rows + 1, dtype=torch.int32), None, 0)
+
+
+def bind_states(specs: Mapping[int, RecurrentSpec], model: Model) -> tuple[States | None, dict[int, RecurrentBinding]]:
+    """The recurrent layers of a packed model over fresh, zeroed states."""
+    if not specs:
+        return None, {}
+    plugin, spec = srtkit_plugin_recurrent_torch.srtkit_recurrent(), next(iter(specs.values()))
+    limits = Limits(max_rows=ROWS, max_tokens=64, max_context=64, page_size=16)
+    cpu = srtkit_plugin_platform_cpu.srtkit_platform()
+    platform = cpu.build(PlatformBuild(cpu.probe(cpu.options())[0], cpu.options()))
+    given = RecurrentBuild(spec, tuple(specs), limits, platform, 0, plugin.options())
+    backend = plugin.build(given)
+    states = States(backend, backend.new_plan(limits))
+    bindings = {}
+    for index, weights in model.recurrent_weights().items():
+        planes = {
+            one.name: torch.zeros(1 + ROWS, *one.shape, dtype=DTYPES[one.dtype]) for one in plugin.state_layouts(spec)
+        }
+        bindings[index] = RecurrentBinding(backend, states.plan, RecurrentLayer(index, planes, weights), spec.inputs)
+    return states, bindings
+
+
 @dataclass
 class Runner:
     """A filled and packed model with its sequences. `step` takes the new ids of each row."""
 
     model: Model
-    table: list[Binding | None]
+    table: list[Binding | RecurrentBinding | None]
     plan: DensePlan
+    states: States | None = None
     positions: dict[int, int] = field(default_factory=dict)
 
     def step(self, *rows: Sequence[int], embeds: Tensor | None = None, embed_mask: Tensor | None = None) -> ModelOutput:
         """Logits of every token."""
         self.plan.lengths = [len(ids) for ids in rows]
+        if self.states is not None:
+            self.states.fill(self.plan.lengths)
         starts = [self.positions.get(row, 0) for row in range(len(rows))]
         places = [torch.arange(start, start + len(ids)) for start, ids in zip(starts, rows, strict=True)]
         self.positions.update({row: starts[row] + len(ids) for row, ids in enumerate(rows)})
@@ -208,10 +256,14 @@ def make_runners(config: Mapping[str, Any], state: Mapping[str, Tensor], making:
         fill_weights(model, plan, StateLoader(state, bool(config.get("tie_word_embeddings"))), shard)
         model.pack()
         steps = DensePlan()
-        table: list[Binding | None] = [
-            Binding(DenseBackend(spec), steps, LayerHandle(index, {})) for index, spec in sorted(plan.attention.items())
+        states, bindings = bind_states(plan.recurrent, model)
+        table: list[Binding | RecurrentBinding | None] = [
+            bindings[index]
+            if index in bindings
+            else Binding(DenseBackend(plan.attention[index]), steps, LayerHandle(index, {}))
+            for index in range(len(plan.attention) + len(bindings))
         ]
-        runners.append(Runner(model, table, steps))
+        runners.append(Runner(model, table, steps, states))
     return runners
 
 

@@ -28,6 +28,21 @@ LLAMA3 = {
 }
 YARN = {"rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0, "original_max_position_embeddings": 32}
 MIXED = ["full_attention", "sliding_attention", "full_attention"]
+GEMMA = {"head_dim": 24, "sliding_window": 7, "query_pre_attn_scalar": 20}
+GEMMA3_ROPES = {
+    "full_attention": {"rope_type": "linear", "rope_theta": 3000.0, "factor": 2.5},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+}
+BAMBA = {
+    "attn_layer_indices": [1],
+    "mamba_n_heads": 8,
+    "mamba_d_head": 16,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 12,
+    "mamba_chunk_size": 16,
+}
+CONFIGS = {"Gemma3": "Gemma3Text"}
+"""Families whose config class in transformers has another name."""
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {}),
     "llama-tied": ("Llama", {"tie_word_embeddings": True, "rms_norm_eps": 1e-2}),
@@ -51,6 +66,20 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("Qwen3", {"head_dim": 24, "tie_word_embeddings": True}),
     "qwen3-windows": ("Qwen3", {"use_sliding_window": True, "sliding_window": 5, "layer_types": MIXED}),
     "qwen3-biases": ("Qwen3", {"head_dim": 16, "attention_bias": True}),
+    "gemma2": ("Gemma2", GEMMA | {"attn_logit_softcapping": 4.0, "final_logit_softcapping": 6.0}),
+    "gemma2-no-caps": ("Gemma2", GEMMA | {"attn_logit_softcapping": None, "final_logit_softcapping": None}),
+    "gemma3": ("Gemma3", GEMMA | {"sliding_window_pattern": 2, "num_hidden_layers": 4}),
+    "gemma3-types": ("Gemma3", GEMMA | {"layer_types": MIXED, "rope_parameters": GEMMA3_ROPES}),
+    "gemma3-untied": ("Gemma3", GEMMA | {"tie_word_embeddings": False, "attention_bias": True}),
+    "bamba": ("Bamba", BAMBA),
+    "bamba-biases": (
+        "Bamba",
+        BAMBA | {"attention_bias": True, "mlp_bias": True, "mamba_proj_bias": True, "mamba_n_groups": 1},
+    ),
+    "bamba-no-conv-bias": (
+        "Bamba",
+        BAMBA | {"mamba_conv_bias": False, "time_step_limit": [0.1, 0.9], "tie_word_embeddings": True},
+    ),
 }
 PROMPT = torch.randint(0, SIZES["vocab_size"], (40,), generator=torch.Generator().manual_seed(5)).tolist()
 
@@ -71,12 +100,14 @@ def case() -> Callable[[str], Case]:
         if name not in made:
             family, changes = CASES[name]
             torch.manual_seed(11)
-            config = getattr(transformers, f"{family}Config")(**{**SIZES, **changes}, initializer_range=0.2)
+            made_by = getattr(transformers, f"{CONFIGS.get(family, family)}Config")
+            config = made_by(**{**SIZES, **changes}, initializer_range=0.2, attn_implementation="eager")
             model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
             with torch.no_grad():
                 for parameter_name, parameter in model.named_parameters():
-                    if parameter_name.endswith(("norm.weight", ".bias")):
-                        parameter.normal_(1.0 if "norm" in parameter_name else 0.0, 0.3)
+                    if parameter_name.endswith(("norm.weight", "bias", "A_log", ".D")):
+                        centred = "norm" in parameter_name and not family.startswith("Gemma")
+                        parameter.normal_(1.0 if centred else 0.0, 0.3)
                 logits = model(torch.tensor([PROMPT])).logits[0]
             stored = {**config.to_diff_dict(), "architectures": [f"{family}ForCausalLM"]}
             made[name] = stored, model.state_dict(), logits
@@ -89,6 +120,9 @@ def old_style(config: Mapping[str, Any]) -> dict[str, Any]:
     """The same config with the keys that transformers 4 wrote."""
     old = {key: value for key, value in config.items() if key not in ("rope_parameters", "dtype")}
     scaling = dict(config["rope_parameters"])
+    if "sliding_attention" in scaling:
+        old["rope_local_base_freq"] = scaling["sliding_attention"]["rope_theta"]
+        scaling = dict(scaling["full_attention"])
     old["rope_theta"] = scaling.pop("rope_theta")
     scaling["type"] = scaling.pop("rope_type")
     old["rope_scaling"] = None if scaling["type"] == "default" else scaling
@@ -110,7 +144,7 @@ def test_old_config_keys_give_the_same_logits(name: str, case: Any, tools: Any) 
     assert difference(tools.make(old_style(config), state).step(PROMPT).logits, theirs) < 1e-5
 
 
-@pytest.mark.parametrize("name", ["llama3", "mistral-window", "qwen3-windows"])
+@pytest.mark.parametrize("name", ["llama3", "mistral-window", "qwen3-windows", "gemma2", "gemma3-types", "bamba"])
 def test_chunks_decode_and_batches_give_the_logits_of_one_prefill(name: str, case: Any, tools: Any) -> None:
     config, state, theirs = case(name)
     runner = tools.make(config, state)
@@ -121,7 +155,7 @@ def test_chunks_decode_and_batches_give_the_logits_of_one_prefill(name: str, cas
     assert difference(torch.cat([whole[40:], *chunked]), theirs) < 1e-5
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "gemma2", "gemma3"])
 def test_two_ranks_give_the_logits_of_one(name: str, case: Any, tools: Any, together: Any) -> None:
     config, state, theirs = case(name)
     ranks = tools.make_ranks(config, state, world=2)
@@ -130,10 +164,11 @@ def test_two_ranks_give_the_logits_of_one(name: str, case: Any, tools: Any, toge
 
 
 @pytest.mark.parametrize("fast", [True, False], ids=["ops-cpu", "reference"])
-@pytest.mark.parametrize("name", ["llama-tied", "qwen2", "qwen3"])
+@pytest.mark.parametrize("name", ["llama-tied", "qwen2", "qwen3", "gemma3", "bamba"])
 def test_bfloat16_stays_near_float32(name: str, fast: bool, case: Any, tools: Any) -> None:
     config, state, theirs = case(name)
-    assert difference(tools.make(config, state, dtype="bfloat16", fast=fast).step(PROMPT).logits, theirs) < 0.03
+    limit = 0.05 if name == "bamba" else 0.03  # transformers itself is 0.031 away from its float32 there
+    assert difference(tools.make(config, state, dtype="bfloat16", fast=fast).step(PROMPT).logits, theirs) < limit
 
 
 def test_wanted_rows_taps_and_hidden(case: Any, tools: Any) -> None:

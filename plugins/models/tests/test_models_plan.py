@@ -111,12 +111,12 @@ def test_auto_dtype_is_that_of_the_config(config: dict[str, Any], wanted: str) -
 
 
 def test_theta_is_found_in_both_styles_and_defaults_as_in_transformers() -> None:
-    assert read_config(SMOLLM2).rope.theta == 100000.0
+    assert read_config(SMOLLM2).ropes[0].theta == 100000.0
     old = without(SMOLLM2, "rope_parameters") | {"rope_theta": 100000, "rope_scaling": None}
-    assert read_config(old).rope == read_config(SMOLLM2).rope
+    assert read_config(old).ropes == read_config(SMOLLM2).ropes
     inner = without(SMOLLM2, "rope_parameters") | {"rope_theta": 7.0, "rope_parameters": {"rope_type": "default"}}
-    assert read_config(inner).rope.theta == 7.0
-    assert read_config(without(SMOLLM2, "rope_parameters")).rope.theta == 10000.0
+    assert read_config(inner).ropes[0].theta == 7.0
+    assert read_config(without(SMOLLM2, "rope_parameters")).ropes[0].theta == 10000.0
 
 
 def test_yarn_reaches_as_far_as_its_factor() -> None:

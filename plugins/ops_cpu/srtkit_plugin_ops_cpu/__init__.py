@@ -10,7 +10,7 @@ from srtkit.spec.capabilities import YES, Answer, No, NoOptions
 from srtkit.spec.hookspecs import hookimpl
 from srtkit.spec.ops import OpFacts, OpsBuild, OpsDescriptor, OpsProvider
 
-NAMES = frozenset({"linear", "rms_norm", "add_rms_norm", "silu_mul", "rope"})
+NAMES = frozenset({"linear", "rms_norm", "add_rms_norm", "silu_mul", "rope", "norm_rope"})
 # float16 is left to the reference: oneDNN has it for few processors only.
 DTYPES = frozenset({"bfloat16", "float32"})
 

@@ -55,6 +55,13 @@ def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> None:
     _rotate(k, cos, sin)
 
 
+def norm_rope(q: Tensor, k: Tensor, q_weight: Tensor, k_weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -> None:
+    """The norm of each head of q and k, then its rotation, in place."""
+    q.copy_(rms_norm(q, q_weight, eps))
+    k.copy_(rms_norm(k, k_weight, eps))
+    rope(q, k, cos, sin)
+
+
 def _side_by_side(q: Tensor, k: Tensor) -> bool:
     end = q.data_ptr() + q.shape[1] * q.stride(1) * q.element_size()
     return k.data_ptr() == end and k.stride() == q.stride()
@@ -93,6 +100,7 @@ _FUNCTIONS: dict[str, Op] = {
     "add_rms_norm": add_rms_norm,
     "silu_mul": silu_mul,
     "rope": rope,
+    "norm_rope": norm_rope,
 }
 
 

@@ -1,4 +1,8 @@
-"""The operators as Triton kernels: float32 inside, rounded to the dtype where the contract rounds."""
+"""The operators as Triton kernels: float32 inside, rounded to the dtype where the contract rounds.
+
+`EARLY` kernels are launched while the one before them still runs (NVIDIA's programmatic dependent launch): they
+wait for its end before they read what it wrote, and let their own successor begin at once.
+"""
 
 # ruff: noqa: N803 - constants of a kernel are in capitals, as everywhere in Triton
 # mypy: ignore-errors
@@ -9,14 +13,25 @@ import triton.language as tl
 
 
 @triton.jit
+def _begin(EARLY: tl.constexpr):
+    """Let the next kernel come, and wait for the one before."""
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+
+
+@triton.jit
 def _normed(x, weight, eps, H: tl.constexpr):
     scale = 1.0 / tl.sqrt_rn(tl.sum(x * x, 0) / H + eps)
     return x * scale * weight
 
 
 @triton.jit
-def rms_norm_kernel(x, weight, out, rows, x_row, eps, H: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr):
+def rms_norm_kernel(
+    x, weight, out, rows, x_row, eps, H: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, EARLY: tl.constexpr
+):
     """Grid (blocks of ROWS rows): x / rms(x) * weight. Short rows, as heads are, share a program."""
+    _begin(EARLY)
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
     i = tl.arange(0, BLOCK)[None, :]
     mask = (row < rows) & (i < H)
@@ -27,8 +42,11 @@ def rms_norm_kernel(x, weight, out, rows, x_row, eps, H: tl.constexpr, BLOCK: tl
 
 
 @triton.jit
-def add_rms_norm_kernel(x, residual, weight, out, x_row, residual_row, eps, H: tl.constexpr, BLOCK: tl.constexpr):
+def add_rms_norm_kernel(
+    x, residual, weight, out, x_row, residual_row, eps, H: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr
+):
     """Grid (rows): residual += x, rounded; then the norm of what was kept."""
+    _begin(EARLY)
     row = tl.program_id(0).to(tl.int64)
     i = tl.arange(0, BLOCK)
     values = tl.load(x + row * x_row + i, mask=i < H, other=0.0).to(tl.float32)
@@ -40,8 +58,9 @@ def add_rms_norm_kernel(x, residual, weight, out, x_row, residual_row, eps, H: t
 
 
 @triton.jit
-def silu_mul_kernel(gate_up, out, row_stride, INNER: tl.constexpr, BLOCK: tl.constexpr):
+def silu_mul_kernel(gate_up, out, row_stride, INNER: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr):
     """Grid (rows, blocks of the inner size): silu(gate) * up."""
+    _begin(EARLY)
     row = tl.program_id(0).to(tl.int64)
     i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     gate = tl.load(gate_up + row * row_stride + i, mask=i < INNER, other=0.0).to(tl.float32)
@@ -51,47 +70,62 @@ def silu_mul_kernel(gate_up, out, row_stride, INNER: tl.constexpr, BLOCK: tl.con
 
 
 @triton.jit
-def _turn(x, cos, sin, token_stride, head_stride, heads, HALF: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr):
-    """One token's heads in place: i and i + HALF are a point that is turned."""
+def _turn(
+    x, weight, cos, sin, eps, token_stride, head_stride, heads,
+    NORM: tl.constexpr, HALF: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One token's heads in place, normed first if wanted: i and i + HALF are a point that is turned."""
     token = tl.program_id(0).to(tl.int64)
     head, i = tl.arange(0, HEADS), tl.arange(0, BLOCK)
-    mask = (head < heads)[:, None] & (i < HALF)[None, :]
+    there = i < HALF
+    mask = (head < heads)[:, None] & there[None, :]
     at = x + token * token_stride + head[:, None] * head_stride + i[None, :]
     first = tl.load(at, mask=mask, other=0.0).to(tl.float32)
     second = tl.load(at + HALF, mask=mask, other=0.0).to(tl.float32)
+    if NORM:
+        squares = tl.sum(first * first + second * second, 1, keep_dims=True)
+        scale = 1.0 / tl.sqrt_rn(squares / (2 * HALF) + eps)
+        first *= scale * tl.load(weight + i, mask=there, other=0.0).to(tl.float32)[None, :]
+        second *= scale * tl.load(weight + HALF + i, mask=there, other=0.0).to(tl.float32)[None, :]
     angle = token * (2 * HALF) + i
-    cos_1 = tl.load(cos + angle, mask=i < HALF, other=0.0).to(tl.float32)[None, :]
-    cos_2 = tl.load(cos + angle + HALF, mask=i < HALF, other=0.0).to(tl.float32)[None, :]
-    sin_1 = tl.load(sin + angle, mask=i < HALF, other=0.0).to(tl.float32)[None, :]
-    sin_2 = tl.load(sin + angle + HALF, mask=i < HALF, other=0.0).to(tl.float32)[None, :]
+    cos_1 = tl.load(cos + angle, mask=there, other=0.0).to(tl.float32)[None, :]
+    cos_2 = tl.load(cos + angle + HALF, mask=there, other=0.0).to(tl.float32)[None, :]
+    sin_1 = tl.load(sin + angle, mask=there, other=0.0).to(tl.float32)[None, :]
+    sin_2 = tl.load(sin + angle + HALF, mask=there, other=0.0).to(tl.float32)[None, :]
     tl.store(at, (first * cos_1 + second * sin_1).to(x.dtype.element_ty), mask=mask)
     tl.store(at + HALF, (second * cos_2 + first * sin_2).to(x.dtype.element_ty), mask=mask)
 
 
 @triton.jit
 def rope_kernel(
-    q, k, cos, sin, q_token, q_head, k_token, k_head, q_heads, k_heads,
-    HALF: tl.constexpr, Q_HEADS: tl.constexpr, K_HEADS: tl.constexpr, BLOCK: tl.constexpr,
+    q, k, q_weight, k_weight, cos, sin, eps, q_token, q_head, k_token, k_head, q_heads, k_heads,
+    NORM: tl.constexpr, HALF: tl.constexpr, Q_HEADS: tl.constexpr, K_HEADS: tl.constexpr, BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """Grid (tokens): query and key heads of a token."""
-    _turn(q, cos, sin, q_token, q_head, q_heads, HALF, Q_HEADS, BLOCK)
-    _turn(k, cos, sin, k_token, k_head, k_heads, HALF, K_HEADS, BLOCK)
+    _begin(EARLY)
+    _turn(q, q_weight, cos, sin, eps, q_token, q_head, q_heads, NORM, HALF, Q_HEADS, BLOCK)
+    _turn(k, k_weight, cos, sin, eps, k_token, k_head, k_heads, NORM, HALF, K_HEADS, BLOCK)
 
 
 @triton.jit
 def row_linear_kernel(
-    x, weight, bias, out, N, K: tl.constexpr, BIAS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    x, weight, bias, out, N,
+    K: tl.constexpr, BIAS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Grid (blocks of outputs): one row times a weight [N, K], which is read once, as fast as memory gives it.
 
-    Every output is summed by one program in one order: the same bits every time.
+    Every output is summed by one program in one order: the same bits every time. The first weights are on their way
+    before the kernel before has ended: it does not write them.
     """
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     k = tl.arange(0, BLOCK_K)
     inside = (n < N)[:, None]
     rows = weight + n.to(tl.int64)[:, None] * K
-    acc = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
-    for start in tl.range(0, K, BLOCK_K):
+    part = tl.load(rows + k[None, :], mask=inside & (k < K)[None, :], other=0.0, eviction_policy="evict_first")
+    _begin(EARLY)
+    acc = part.to(tl.float32) * tl.load(x + k, mask=k < K, other=0.0).to(tl.float32)[None, :]
+    for start in tl.range(BLOCK_K, K, BLOCK_K):
         at = start + k
         values = tl.load(x + at, mask=at < K, other=0.0).to(tl.float32)
         part = tl.load(rows + at[None, :], mask=inside & (at < K)[None, :], other=0.0, eviction_policy="evict_first")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
+
 import torch
 import triton  # type: ignore[import-untyped]
 from torch import Tensor
 from torch.nn import functional
 
+from srtkit.spec.facts import DeviceFacts
 from srtkit.spec.ops import Op, OpFacts, OpsProvider, WeightOp
 from srtkit_plugin_ops_triton import kernels
 
@@ -17,7 +21,12 @@ MAX_BLOCK_K, MANY_OUTPUTS = 1024, 2048
 """Of a linear of one row: inputs of a turn; outputs from which on a program has two of them."""
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+Launch = Mapping[str, bool]
+"""How a kernel is launched: see `launch_of`."""
+ALONE: Launch = {"EARLY": False}
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float, *, launch: Launch = ALONE) -> Tensor:
     """x [T, H] → [T, H]."""
     x = _dense_rows(x)
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
@@ -31,11 +40,12 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
             BLOCK=block,
             ROWS=each,
             num_warps=max(warps, each * block // 512),
+            **launch,
         )
     return out
 
 
-def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, launch: Launch = ALONE) -> Tensor:
     """`residual` [T, H] += x, in place, then the norm of it."""
     x = _dense_rows(x)
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
@@ -43,13 +53,12 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Ten
     if rows:
         assert residual.stride(1) == 1, "rows of the residual are dense"
         block, warps = _row_block(size)
-        kernels.add_rms_norm_kernel[(rows,)](
-            *(x, residual, weight, out, x.stride(0), residual.stride(0), eps), H=size, BLOCK=block, num_warps=warps
-        )
+        arguments = x, residual, weight, out, x.stride(0), residual.stride(0), eps
+        kernels.add_rms_norm_kernel[(rows,)](*arguments, H=size, BLOCK=block, num_warps=warps, **launch)
     return out
 
 
-def silu_mul(gate_up: Tensor) -> Tensor:
+def silu_mul(gate_up: Tensor, *, launch: Launch = ALONE) -> Tensor:
     """[T, 2 I] → [T, I]."""
     gate_up = _dense_rows(gate_up)
     rows, inner = gate_up.shape[0], gate_up.shape[1] // 2
@@ -57,33 +66,51 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     if rows:
         block = min(SILU_BLOCK, triton.next_power_of_2(inner))
         grid = (rows, triton.cdiv(inner, block))
-        kernels.silu_mul_kernel[grid](gate_up, out, gate_up.stride(0), INNER=inner, BLOCK=block)
+        kernels.silu_mul_kernel[grid](gate_up, out, gate_up.stride(0), INNER=inner, BLOCK=block, **launch)
     return out
 
 
-def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> None:
+def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *, launch: Launch = ALONE) -> None:
     """Rotates the first R = cos.shape[-1] of each head of q and k in place; tokens and heads may be strided."""
+    _turn(q, k, (None, None), cos, sin, 0.0, launch)
+
+
+def norm_rope(
+    q: Tensor, k: Tensor, q_weight: Tensor, k_weight: Tensor, cos: Tensor, sin: Tensor, eps: float,
+    *, launch: Launch = ALONE,
+) -> None:  # fmt: skip
+    """The norm of each head of q and k, then its rotation, in place; rounded once."""
+    _turn(q, k, (q_weight, k_weight), cos, sin, eps, launch)
+
+
+def _turn(
+    q: Tensor, k: Tensor, weights: tuple[Tensor | None, Tensor | None], cos: Tensor, sin: Tensor, eps: float,
+    launch: Launch,
+) -> None:  # fmt: skip
     tokens, half = q.shape[0], cos.shape[-1] // 2
     if tokens:
         assert q.stride(2) == k.stride(2) == 1, "heads are dense"
         heads, k_heads = q.shape[1], k.shape[1]
         kernels.rope_kernel[(tokens,)](
-            *(q, k, cos.contiguous(), sin.contiguous()),
+            *(q, k, *weights, cos.contiguous(), sin.contiguous(), eps),
             *(q.stride(0), q.stride(1), k.stride(0), k.stride(1), heads, k_heads),
+            NORM=weights[0] is not None,
             HALF=half,
             Q_HEADS=triton.next_power_of_2(heads),
             K_HEADS=triton.next_power_of_2(k_heads),
             BLOCK=triton.next_power_of_2(half),
+            **launch,
         )
 
 
 class Linear(WeightOp):
     """One row by a kernel that keeps memory busy, where libraries leave half of it idle; more rows by theirs."""
 
-    def __init__(self) -> None:
+    def __init__(self, launch: Launch = ALONE) -> None:
         self._weight: Tensor | None = None
         self._bias: Tensor | None = None
         self._blocks = 1, 1, 4
+        self._launch = launch
 
     def pack(self, weight: Tensor, bias: Tensor | None) -> None:
         """Keeps both as they are."""
@@ -106,6 +133,7 @@ class Linear(WeightOp):
             BLOCK_N=block_n,
             BLOCK_K=block_k,
             num_warps=warps,
+            **self._launch,
         )
         return out
 
@@ -134,11 +162,18 @@ def _row_block(size: int) -> tuple[int, int]:
     return block, min(16, max(1, block // 512))
 
 
-_FUNCTIONS: dict[str, Op] = {"rms_norm": rms_norm, "add_rms_norm": add_rms_norm, "silu_mul": silu_mul, "rope": rope}
+_FUNCTIONS: dict[str, Op] = {op.__name__: op for op in (rms_norm, add_rms_norm, silu_mul, rope, norm_rope)}
+
+
+def launch_of(device: DeviceFacts) -> Launch:
+    """From sm90 on a kernel may be launched before the one before it has ended."""
+    generation = device.architecture.removeprefix("sm") if device.platform == "cuda" else ""
+    return {"EARLY": True, "launch_pdl": True} if generation.isdecimal() and int(generation) >= 90 else ALONE
 
 
 class TritonOps(OpsProvider):
     """Hands out the functions above."""
 
     def bind(self, facts: OpFacts) -> Op | WeightOp:
-        return Linear() if facts.op == "linear" else _FUNCTIONS[facts.op]
+        launch = launch_of(facts.device)
+        return Linear(launch) if facts.op == "linear" else partial(_FUNCTIONS[facts.op], launch=launch)

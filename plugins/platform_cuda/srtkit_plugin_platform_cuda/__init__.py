@@ -77,7 +77,7 @@ def defaults(facts: DeviceFacts) -> PlatformDefaults:
     return PlatformDefaults(
         plugins={
             "attention": (*triton, "torch"),
-            "graph_runner": ("cuda-full", "eager"),
+            "graph_runner": ("cuda-full", "cuda-piecewise", "eager"),
             "ops": triton,
             "prefix_cache": ("radix",),
             "transport": ("zmq",),

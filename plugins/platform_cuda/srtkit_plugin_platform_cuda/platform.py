@@ -125,6 +125,9 @@ class CudaPlatform(Platform):
         torch.cuda.set_device(self._device)
         # Off is torch's own default too; said here, since float32 on the card must be float32.
         torch.set_float32_matmul_precision("high" if options.tf32 else "highest")
+        # Partial sums of a product that is split stay in float32, as those of all others do.
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
 
     def device(self, index: int) -> torch.device:
         """cuda:`index`. Raises `Unsupported` for one that is not here."""

@@ -58,7 +58,7 @@ def defaults(facts: DeviceFacts) -> PlatformDefaults:
     return PlatformDefaults(
         plugins={
             "attention": ("torch",),
-            "graph_runner": ("full", "eager"),
+            "graph_runner": ("cuda-full", "eager"),
             "ops": (),
             "prefix_cache": ("radix",),
             "transport": ("zmq",),

@@ -7,8 +7,6 @@ has waited for, all have. Knows no operators.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -169,16 +167,17 @@ class Device:
 
     # -- capture --------------------------------------------------------------------------------
 
-    @contextmanager
-    def recording(self) -> Iterator[Recording]:
-        """Launches of the current stream are written down and not done."""
+    def begin_recording(self) -> None:
+        """Launches of the current stream are written down and not done. Raises `Trapped` inside another recording."""
         with self.lock:
             self.refuse_in_capture("another capture")
-            recording = self._recording = Recording(self.current)
-        try:
-            yield recording
-        finally:
-            self._recording = None
+            self._recording = Recording(self.current)
+
+    def end_recording(self) -> Recording | None:
+        """What was written down; None if nothing was."""
+        with self.lock:
+            recording, self._recording = self._recording, None
+            return recording
 
     def refuse_in_capture(self, what: str) -> None:
         """Raise `Trapped` when something is being captured."""

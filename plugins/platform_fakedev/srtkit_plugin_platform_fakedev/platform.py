@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
 
 import torch
@@ -103,11 +103,19 @@ class FakeGraphs(GraphPrimitives):
         """Graphs share nothing here, so a pool is only a name."""
         return object()
 
-    def capture(self, pool: object, work: Callable[[], None]) -> GraphHandle:
-        """Write down what `work` launches. Raises `Trapped` for what a captured region may not do."""
-        with self._device.recording() as recording:
-            work()
+    def begin(self, pool: object) -> None:
+        """Launches are written down from here on, and `Trapped` is raised for what a captured region may not do."""
+        self._device.begin_recording()
+
+    def end(self) -> GraphHandle:
+        """What was written down."""
+        recording = self._device.end_recording()
+        assert recording is not None, "end without begin"
         return FakeGraph(self._device, recording)
+
+    def abandon(self) -> None:
+        """Forget it."""
+        self._device.end_recording()
 
 
 class GroupOfOne(Communicator):

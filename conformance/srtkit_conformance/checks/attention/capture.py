@@ -12,7 +12,7 @@ from srtkit.spec.layers import DTYPES
 from srtkit_conformance.check import Outcome, check
 from srtkit_conformance.kits.attention.case import Case, rows_of
 from srtkit_conformance.kits.attention.harness import Harness, Rig
-from srtkit_conformance.kits.attention.step import Step
+from srtkit_conformance.kits.attention.step import Step, ask
 from srtkit_conformance.kits.numeric.gates import Margins
 from srtkit_conformance.kits.numeric.pool import CANARY, Guarded
 from srtkit_conformance.target import Target
@@ -64,6 +64,8 @@ class Recorded:
         mine.view.slot_mapping.copy_(other.view.slot_mapping)
         for target, source in zip((mine.q, *mine.new), (other.q, *other.new), strict=True):
             target.copy_(source)
+        if mine.batch.tree is not None and other.batch.tree is not None:
+            mine.batch.tree.bits.copy_(other.batch.tree.bits)
         mine.batch = replace(mine.batch, host_q=other.n_query, host_context=other.context)
         mine.view = replace(mine.view, host_pages=table)
         mine.fill()
@@ -115,18 +117,47 @@ def uniform(target: Target) -> Outcome:
     return _replayed(target, ("uniform", "any"), fills)
 
 
+@check(
+    "attention.capture.tree",
+    level=1,
+    clause="attention/1.0: a tree mask is read when the step runs, at the address that it had when it was recorded",
+    explain="The trees of the first fill are baked into the recording, or a copy of them is made in fill.",
+    isolated=True,
+)
+def tree(target: Target) -> Outcome:
+    """Leading rows of drafts, each step with other trees; refused where the feature is."""
+
+    def fills(harness: Harness) -> list[Case]:
+        n, page = min(9, harness.can.max_q_len_decode), harness.page
+        shapes = ([(5 * page + 2, n), (page - 4, n)], [(3, n), (5 * page, n)], [(5 * page, n), (0, n)])
+        return [harness.case(rows_of(*rows), leading=2, tree=True) for rows in shapes]
+
+    harness = Harness(target)
+    if not harness.has("tree_mask"):
+        return ask(harness, fills(harness)[0], "the feature tree_mask")
+    return _replayed(target, ("uniform", "any"), fills)
+
+
 @check("attention.capture.mixed", level=1, clause=CLAUSE, explain=EXPLAIN, isolated=True)
 def mixed(target: Target) -> Outcome:
-    """Rows of any length, the same number of rows and tokens divided otherwise."""
+    """Rows of any length, the same number of rows and tokens divided otherwise; as core pads, where it records them."""
 
     def fills(harness: Harness) -> list[Case]:
         page = harness.page
-        shapes = (
+        shapes: tuple[list[tuple[int, int]], ...] = (
             [(5 * page, 1), (2 * page, 9), (0, 20)],
             [(9, 1), (0, 25), (5 * page, 4)],
             [(5 * page, 1), (0, 1), (3, 28)],
         )
-        return [harness.case(rows_of(*rows), leading=1) for rows in shapes]
+        if harness.can.capture != "any":
+            return [harness.case(rows_of(*rows), leading=1) for rows in shapes]
+        shapes += ([(0, 25), (9, 1)], [(7, 1), (9, 1), (2, 3)])
+        tokens, rows = 30, 4
+        made = []
+        for one in shapes:
+            over = tokens - sum(n for _, n in one)
+            made.append(harness.case(rows_of(*one), padding=rows - len(one), over=over))
+        return made
 
     return _replayed(target, ("any",), fills)
 

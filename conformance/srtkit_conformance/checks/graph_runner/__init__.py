@@ -1,3 +1,3 @@
 """Checks of graph runners: which shapes are captured, capturing them, and running steps."""
 
-MODULES = ("declared", "running", "capturing")
+MODULES = ("declared", "running", "capturing", "cutting")

@@ -105,7 +105,7 @@ class Breaks(Program):
         return outputs
 
     def cuts(self) -> frozenset[str]:
-        return frozenset()
+        return self._inner.cuts()
 
 
 @check(
@@ -159,7 +159,7 @@ def pressure(target: Target) -> Outcome:
             harness.runner.close()
         if enough <= 0:
             return Informational("what it prepares takes no memory of the device")
-        blockers = _filled(harness, enough // 2)
+        blockers = _filled(harness, enough * 3 // 4)
         free = harness.free()
         try:
             harness.capture(program, harness.keys)
@@ -169,7 +169,8 @@ def pressure(target: Target) -> Outcome:
             raise Failed("another error", observed=repr(error), limit="OutOfMemory") from error
         else:
             raise Failed(
-                "all keys were captured in half of the memory that they need", observed=f"{free} of {enough} bytes"
+                "all keys were captured in three quarters of the memory that they need",
+                observed=f"{free} of {enough} bytes",
             )
         expect(harness.free() >= free, "a failed capture keeps memory", observed=harness.free(), limit=free)
         refused(harness.runner, program, harness.keys[0], "a key of a failed prepare")

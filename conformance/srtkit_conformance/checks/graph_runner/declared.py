@@ -42,14 +42,15 @@ def plan_once(descriptor: GraphRunnerDescriptor, options: object) -> None:
     """One of every call, in a new process."""
     keys = descriptor.keys(LIMITS, "any", options)  # type: ignore[arg-type]
     descriptor.fit(StepKey(1, 1, 1), keys)
-    descriptor.memory(keys, 1000)
+    descriptor.memory(keys, 1000, 100)
 
 
 @check(
     "graph_runner.keys",
     level=0,
     clause="graph_runner/1.0: keys(limits, level, options): what would be captured",
-    explain="A key is larger than the largest step, twice in the list, or no shape: every row has at least one token.",
+    explain="A key is larger than the largest step and a padding row, twice in the list, or no shape: every row of a "
+    "decode step has a token, and a step has some.",
 )
 def keys(target: Target) -> Figures:
     count = 0
@@ -59,7 +60,8 @@ def keys(target: Target) -> Figures:
             expect(list(found) == list(_keys(target, limits, level)), "two calls list different keys", observed=found)
             expect(len(set(found)) == len(found), "a key is listed twice", observed=found)
             for key in found:
-                sane = 1 <= key.rows <= limits.max_rows and key.rows <= key.tokens <= limits.max_tokens
+                most = limits.max_rows + (key.q_len == 0)
+                sane = 1 <= key.rows <= most and 1 <= key.tokens <= limits.max_tokens
                 expect(sane, "a key is no step of these limits", observed=key, limit=limits)
                 uniform = key.q_len == 0 or key.tokens == key.rows * key.q_len
                 expect(uniform, "rows of q_len tokens each make another number of tokens", observed=key)
@@ -96,7 +98,7 @@ def _steps(limits: Limits) -> Iterator[StepKey]:
     "graph_runner.fit",
     level=0,
     clause="graph_runner/1.0: fit(wanted, keys): the captured key that serves wanted, or None; same q_len and flags, "
-    "and room: a token for every padding row, and a padding row if there are tokens over",
+    "and room: padding rows have q_len tokens each, in a mixed step the last has all that are over",
     explain="The planner trusts it: a key without room overwrites or loses rows, one of another q_len attends wrongly. "
     "All ranks ask with the same arguments and must get the same key.",
 )
@@ -114,7 +116,7 @@ def fit(target: Target) -> Figures:
         expect(key in captured or (not captured and key == wanted), "the key is not captured", observed=key)
         rows, tokens = key.rows - wanted.rows, key.tokens - wanted.tokens
         expect((key.q_len, key.flags) == (wanted.q_len, wanted.flags), "the key is of another kind", observed=key)
-        room = 0 <= rows <= tokens and (rows > 0 or tokens == 0)
+        room = rows >= 0 and (tokens == rows * key.q_len if key.q_len else tokens >= 0 and (rows > 0 or tokens == 0))
         expect(room, f"{key} has no room for {wanted}", observed=(rows, tokens))
     flagged = descriptor.fit(StepKey(1, 1, 1, flags=1), captured)
     expect(flagged is None or flagged.flags == 1, "a step with flags gets a key without", observed=flagged)
@@ -124,18 +126,18 @@ def fit(target: Target) -> Figures:
 @check(
     "graph_runner.memory",
     level=0,
-    clause="graph_runner/1.0: memory(keys, token_bytes): estimate in bytes",
-    explain="More keys, or more bytes a token, cannot need less memory; no keys need none that depends on tokens.",
+    clause="graph_runner/1.0: memory(keys, row_bytes, token_bytes): estimate in bytes",
+    explain="More keys, or more bytes a row or token, cannot need less memory; no keys need nothing of these.",
 )
 def memory(target: Target) -> Figures:
     captured = _keys(target, LIMITS, "any")
     for order in (captured, captured[::-1]):
-        said = [target.descriptor.memory(order[:n], 1000) for n in range(len(order) + 1)]
+        said = [target.descriptor.memory(order[:n], 1000, 100) for n in range(len(order) + 1)]
         expect(all(isinstance(one, int) and one >= 0 for one in said), "no number of bytes", observed=said)
         expect(said == sorted(said), "more keys need less memory", observed=said)
-    wide = target.descriptor.memory(captured, 4000)
-    expect(wide >= said[-1], "wider tokens need less memory", observed=wide, limit=said[-1])
-    expect(
-        target.descriptor.memory((), 4000) == said[0], "no keys, and yet it depends on token_bytes", observed=said[0]
-    )
+    for wider in ((4000, 100), (1000, 400)):
+        wide = target.descriptor.memory(captured, *wider)
+        expect(wide >= said[-1], "wider rows or tokens need less memory", observed=wide, limit=said[-1])
+        none = target.descriptor.memory((), *wider)
+        expect(none == said[0], "no keys, and yet it depends on their sizes", observed=none, limit=said[0])
     return {"bytes": said[-1]}

@@ -9,15 +9,16 @@ import torch
 from srtkit.spec.errors import Unsupported
 from srtkit_conformance.check import Outcome, Refused, check, expect
 from srtkit_conformance.kits.models.configs import first_runnable, nothing
+from srtkit_conformance.kits.models.gold import embedding_scale
 from srtkit_conformance.kits.models.rig import Making, Rig, device_of, filled, near, random_weights, tokens
 from srtkit_conformance.target import Target
 
 
-def _embedded(rig: Rig, ids: list[int]) -> torch.Tensor:
-    """The embeddings of tokens, from the parameter that the first source of the map fills with [vocab, hidden]."""
+def _embedded(rig: Rig, ids: list[int], scale: float) -> torch.Tensor:
+    """What goes into the first layer, from the first parameter of the map that is [vocab, hidden]."""
     shape = (rig.plan.vocab_size, rig.plan.hidden_size)
     entry = next(one for one in rig.plan.weights if one.shape == shape and not one.tied_to)
-    return rig.model.slots()[entry.parameter][torch.tensor(ids, device=rig.device)].clone()
+    return rig.model.slots()[entry.parameter][torch.tensor(ids, device=rig.device)] * scale
 
 
 @check(
@@ -25,13 +26,14 @@ def _embedded(rig: Rig, ids: list[int]) -> torch.Tensor:
     level=1,
     clause="models/1.0: embeds [T, H] with embed_mask bool [T] replaces embeddings",
     explain="The mask is taken the other way round, embeds are added, or they are ignored: a picture is not seen, and "
-    "nobody is told. A model without them raises Unsupported.",
+    "nobody is told. They are final: a model that scales its embeddings does not scale these. A model without them "
+    "raises Unsupported.",
 )
 def embeds(target: Target) -> Outcome:
     configs = first_runnable(target)
     with device_of(target) as device:
         for config in configs:
-            rig = filled(target, config, device, Making(keeps=True))
+            rig, scale = filled(target, config, device, Making(keeps=True)), embedding_scale(config.keys)
             rng = target.rng("ids")
             ids, others = tokens(rig.plan, rng, 7), tokens(rig.plan, rng, 7)
             mask = torch.tensor([False, True, True, False, True, False, False], device=device)
@@ -42,7 +44,7 @@ def embeds(target: Target) -> Outcome:
             for name, masked in (("some", mask), ("none", torch.zeros_like(mask))):
                 rig.forget()
                 inputs = rig.inputs([(1, ids)])
-                inputs.embeds, inputs.embed_mask = _embedded(rig, others), masked
+                inputs.embeds, inputs.embed_mask = _embedded(rig, others, scale), masked
                 try:
                     found = rig.run(inputs).logits
                 except Unsupported as error:

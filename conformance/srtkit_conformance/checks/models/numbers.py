@@ -12,7 +12,7 @@ from srtkit.spec.errors import Unsupported
 from srtkit.spec.facts import Shard
 from srtkit_conformance.check import Informational, Outcome, Refused, check
 from srtkit_conformance.kits.models.configs import first_runnable, nothing, runnable
-from srtkit_conformance.kits.models.gold import FAMILY, Llama
+from srtkit_conformance.kits.models.gold import FAMILY
 from srtkit_conformance.kits.models.ranks import ThreadGroup, ThreadRank
 from srtkit_conformance.kits.models.rig import Making, Rig, device_of, filled, near, random_weights, tokens
 from srtkit_conformance.target import Target
@@ -39,7 +39,7 @@ def formulas(target: Target) -> Outcome:
             rig = filled(target, config, device)
             weights = random_weights(target.descriptor.plan(config.request()), target.rng(config.name))
             ids = tokens(rig.plan, target.rng("ids"), 9)
-            wanted = Llama(config.keys, weights).logits(ids)
+            wanted = FAMILY[config.keys["architectures"][0]](config.keys, weights).logits(ids)
             found = rig.step((1, ids)).logits
             worst = max(worst, near(found, wanted, f"{config.name}: logits are not those of the formulas", LIMIT))
     return {"configs": len(configs), "worst": worst}

@@ -66,13 +66,29 @@ def _sound(found: ModelPlan, request: PlanRequest) -> None:
     expect(found.max_context > 0, "plans no context", observed=found.max_context)
     layers = {*found.attention, *found.recurrent}
     expect(layers == set(range(len(layers))), "layers are not numbered from 0", observed=sorted(layers))
-    known = {one.name for one in found.components}
+    _components(found)
     for spec in found.attention.values():
         dtypes = (spec.dtype, spec.kv_dtype)
         expect(dtypes == (request.dtype, request.kv_dtype), "a layer has another dtype than asked for", observed=dtypes)
-        expect(spec.component in known, "a layer's component is not planned", observed=spec.component, limit=known)
     for entry in found.weights:
         expect(entry.dtype in ITEM_BYTES, "a weight of an unknown dtype", observed=(entry.parameter, entry.dtype))
+
+
+def _components(found: ModelPlan) -> None:
+    """Every layer has its component, and none is planned for nobody."""
+    known = {one.name: one for one in found.components}
+    expect(len(known) == len(found.components), "two components have one name", observed=found.components)
+    for spec in found.attention.values():
+        expect(spec.component in known, "a layer's component is not planned", observed=spec.component, limit=set(known))
+        component = known[spec.component]
+        expect(component.kind == "paged", "an attention layer's component has no pages", observed=component)
+        fits = component.reach == "all" or 0 < spec.window <= component.window
+        expect(fits, "a layer sees more tokens than its component keeps", observed=spec.window, limit=component)
+    slots = [one.name for one in found.components if one.kind == "slot"]
+    wanted = 1 if found.recurrent else 0
+    expect(len(slots) == wanted, "recurrent layers have one component of slots", observed=slots, limit=wanted)
+    used = {spec.component for spec in found.attention.values()} | set(slots)
+    expect(used == set(known), "a component that no layer uses", observed=set(known) - used)
 
 
 @check(

@@ -15,7 +15,7 @@ from srtkit_conformance.kits.ops.gold import Arguments, draw
 from srtkit_conformance.target import Target
 
 MANY = 130
-FLOWING = {"rms_norm": "x", "add_rms_norm": "x", "silu_mul": "gate_up", "rope": "q", "linear": "x"}
+FLOWING = {"rms_norm": "x", "add_rms_norm": "x", "silu_mul": "gate_up", "rope": "q", "norm_rope": "q", "linear": "x"}
 """The argument that holds the tokens' values."""
 
 
@@ -120,7 +120,7 @@ def rows(target: Target) -> Outcome:
 
 
 def _one_row(given: Arguments, row: int) -> Arguments:
-    whole = ("weight", "bias")
+    whole = ("weight", "bias", "q_weight", "k_weight")
     return {name: tensor if name in whole else tensor[row : row + 1] for name, tensor in given.items()}
 
 

@@ -90,6 +90,16 @@ def rope(target: Target) -> Outcome:
     return _values(target, "rope")
 
 
+@check(
+    "ops.norm_rope",
+    level=1,
+    clause="ops/1.0: norm_rope: rms_norm of each head of q and k, then rope of all of it",
+    explain="The rotation comes before the norm, the norm is over all heads together, or k is given the weight of q.",
+)
+def norm_rope(target: Target) -> Outcome:
+    return _values(target, "norm_rope", NORMS)
+
+
 def _laid_out(there: Arguments, form: str) -> tuple[Arguments, list[torch.Tensor]]:
     """q and k as parts of wider memory, and the parts of it that are neither."""
     q, k = there["q"], there["k"]
@@ -109,7 +119,7 @@ def _laid_out(there: Arguments, form: str) -> tuple[Arguments, list[torch.Tensor
 @check(
     "ops.rope_strided",
     level=1,
-    clause="ops/1.0: rope: q and k may be strided in T; it mutates q and k",
+    clause="ops/1.0: rope, norm_rope: q and k may be strided in T; it mutates q and k",
     explain="They are slices of a fused qkv: a copy made contiguous is rotated and dropped, the stride is taken for "
     "heads * head size, or q and k are taken for neighbours where they are not.",
 )
@@ -117,9 +127,9 @@ def rope_strided(target: Target) -> Outcome:
     rng = target.rng("strides")
     worst, count = 0.0, 0
     with opened(target) as bench:
-        cases = bench.cases("rope")
+        cases = [*bench.cases("rope"), *bench.cases("norm_rope")]
         if not cases:
-            return bench.nothing(["rope"])
+            return bench.nothing(["rope", "norm_rope"])
         for case in cases:
             bound = bench.bind(case)
             for form in ("q first", "k first", "apart"):
@@ -128,7 +138,7 @@ def rope_strided(target: Target) -> Outcome:
                     there, around = _laid_out(bench.there(given), form)
                     worst = max(worst, check_results(bench.call(bound, case, there), case, given))
                     kept = all(bool((one == 7.0).all()) for one in around)
-                    expect(kept, f"rope writes beside q and k, which stand {form}", observed=dict(case.sizes))
+                    expect(kept, f"{case.op} writes beside q and k, which stand {form}", observed=dict(case.sizes))
                     count += 1
     return {"calls": count, "worst": round(worst, 3)}
 

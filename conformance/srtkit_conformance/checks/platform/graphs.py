@@ -121,3 +121,43 @@ def graph_pool(target: Target) -> Outcome:
         expect(seen == [70], "closing one graph breaks another of its pool", observed=seen)
         handles[1].close()
         return {}
+
+
+@check(
+    "platform.graph_pieces",
+    level=1,
+    clause="platform/1.0: begin, end: recordings follow each other, and work between their replays sees what they did",
+    explain="A recording that was given up is not over, what it recorded is launched, or an alias is a copy.",
+)
+def graph_pieces(target: Target) -> Outcome:
+    with opened(target) as rig:
+        graphs = _graphs(rig)
+        if graphs is None:
+            return NONE
+        pool, x, out = graphs.new_pool(), rig.zeros(64), rig.zeros(64)
+        out.copy_((x + 1) * 10)  # kernels are chosen before the capture
+        rig.wait()
+        graphs.abandon()  # of nothing
+        graphs.begin(pool)
+        between = x + 1
+        first = graphs.end()
+        kept = graphs.alias(between)
+        graphs.begin(pool)
+        work(x)
+        graphs.abandon()
+        graphs.begin(pool)
+        out.copy_(between * 10)
+        second = graphs.end()
+        del between
+        for value in (1, 4):
+            x.fill_(value)
+            first.replay()
+            kept.mul_(2)
+            second.replay()
+            seen = values(out)
+            expect(seen == [(value + 1) * 20], "work between two replays has no effect", observed=seen)
+            seen = values(x)
+            expect(seen == [value], "what was given up is in the next graph", observed=seen)
+        first.close()
+        second.close()
+        return {}

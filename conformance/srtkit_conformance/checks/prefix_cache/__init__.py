@@ -1,3 +1,3 @@
-"""Checks of prefix caches: what identifies a prefix, leases, pages, resets, what is declared, and a state machine."""
+"""Checks of prefix caches: identity of prefixes, leases, pages, windows, snapshots, resets, declarations, traffic."""
 
-MODULES = ("identity", "leases", "pages", "resets", "declared", "traffic")
+MODULES = ("identity", "leases", "pages", "windows", "snapshots", "resets", "declared", "loads", "traffic")

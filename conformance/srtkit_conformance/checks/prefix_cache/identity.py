@@ -244,8 +244,8 @@ def components(target: Target) -> Figures:
     kept = caller.cache.stats().cached_pages["full"]
     for one in list(caller.running):
         caller.end(one)
-    for name in (*BOTH, *BOTH):
-        caller.evict(name, 1)
+    for component in (*BOTH, *BOTH):
+        caller.evict(component.name, 1)
         caller.acknowledge()
         for step in steps:
             step()

@@ -35,7 +35,8 @@ class Case:
     """A step of one layer group.
 
     The first `leading` rows have equal n_query; with `tree` each of them holds a random tree of drafts.
-    `padding` rows follow as core makes them. `scale` 0 is head_dim ** -0.5. `std` is that of q, k and v.
+    `padding` rows follow as core makes them: of one token each, or, for a mixed step that is recorded, of none but the
+    last, which has `over`. `scale` 0 is head_dim ** -0.5. `std` is that of q, k and v.
     `garbage` is the size of what stands in memory that a kernel may read and not use. `adjacent` no:
     every other page of the pool belongs to another layer. `fused`: q, k and v are slices of one tensor.
     `first_page`: lowest page id in use; above 0 the pool is too large to be filled with NaN.
@@ -57,6 +58,7 @@ class Case:
     tree: bool = False
     leading: int = 0
     padding: int = 0
+    over: int = -1
     std: float = 1.0
     garbage: float = 1e4
     permuted: bool = True
@@ -84,6 +86,11 @@ class Case:
             causal=self.causal,
             mla=mla,
         )
+
+    @property
+    def padding_queries(self) -> list[int]:
+        """Query tokens of each padding row."""
+        return [1] * self.padding if self.over < 0 else [0] * (self.padding - 1) + [self.over]
 
     @property
     def tokens(self) -> int:

@@ -36,7 +36,7 @@ class Content:
         self.case = case
         self.spec = spec = case.spec
         self.rng = rng
-        tokens = case.tokens + case.padding
+        tokens = case.tokens + sum(case.padding_queries)
         first, second = entry_shapes(spec)
         drawn = (
             self._draw((tokens, spec.q_heads, spec.head_dim)),
@@ -140,7 +140,7 @@ class Content:
                 found.append(row.stored + self.trees[number].depth.numpy())
             else:
                 found.append(np.arange(row.stored, row.context, dtype=np.int32))
-        return np.concatenate([*found, np.zeros(self.case.padding, np.int32)]).astype(np.int32)
+        return np.concatenate([*found, np.zeros(sum(self.case.padding_queries), np.int32)]).astype(np.int32)
 
     def _draw(self, shape: tuple[int, ...]) -> Tensor:
         values = torch.from_numpy(self.rng.standard_normal(shape, np.float32)) * self.case.std

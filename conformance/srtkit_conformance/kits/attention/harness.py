@@ -20,6 +20,7 @@ from srtkit.spec.facts import Limits
 from srtkit.spec.kv import KVLayout
 from srtkit_conformance.check import Failed
 from srtkit_conformance.kits.attention.case import Case, Row
+from srtkit_conformance.kits.needs import needs_of
 from srtkit_conformance.target import Target
 
 PREFERRED_DTYPES = ("bfloat16", "float16", "float32")
@@ -95,15 +96,8 @@ class Rig:
         self.layout = layout
         self.limits = limits
         group = LayerGroup("group", spec, (0, 1))
-        self.build = AttentionBuild(
-            group,
-            layout,
-            limits,
-            harness.platform,
-            target.device_index,
-            target.options,
-            needs=target.extra.get("needs"),
-        )
+        build = AttentionBuild(group, layout, limits, harness.platform, target.device_index, target.options)
+        self.build = replace(build, needs=needs_of(harness.descriptor, target.options, {"attention": build}))
         self.backend = harness.descriptor.build(self.build)
 
     def new_plan(self) -> AttentionPlan:
@@ -114,7 +108,7 @@ class Rig:
 def limits_of(cases: Sequence[Case], page: int, over_read: int) -> Limits:
     """Limits that just cover the cases, their history being stored in one step."""
     rows = max(len(case.rows) + case.padding for case in cases)
-    tokens = max(max(case.tokens + case.padding, sum(row.stored for row in case.rows)) for case in cases)
+    tokens = max(max(case.tokens + sum(case.padding_queries), sum(row.stored for row in case.rows)) for case in cases)
     context = max(row.context for case in cases for row in case.rows)
     if over_read:  # a kernel may look at so many entries past a row's end
         context = (-(-context // page) + over_read) * page

@@ -48,7 +48,7 @@ class Step:
         target = rig.harness.target
         self.content = content or drawn(case, target.seed, salt)
         device = rig.harness.device
-        self.n_query = np.array([row.n_query for row in case.rows] + [1] * case.padding, np.int32)
+        self.n_query = np.array([row.n_query for row in case.rows] + case.padding_queries, np.int32)
         self.context = np.array([row.context for row in case.rows] + [1] * case.padding, np.int32)
         self.pages = self._page_table(target.rng(f"pages {salt}{case}"))
         poison = case.first_page <= 1
@@ -168,7 +168,7 @@ class Step:
         slots = [
             pages[row, position // size] * size + position % size
             for row, (n, end) in enumerate(zip(n_query.tolist(), context.tolist(), strict=True))
-            for position in range(end - n, end)
+            for position in np.maximum(range(end - n, end), 0).tolist()
         ]
         mapping = torch.tensor(np.array(slots, np.int32), device=device)
         whole = pages if pages.base is None else pages.base

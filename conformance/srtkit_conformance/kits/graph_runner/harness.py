@@ -33,10 +33,10 @@ class Harness:
     keys: tuple[StepKey, ...]
     _programs: int = 0
 
-    def program(self, chain: int = 0) -> Ledger:
+    def program(self, chain: int = 0, marks: int = 1, gate: bool = False) -> Ledger:
         """A new program with weights of its own."""
         self._programs += 1
-        return Ledger(self.platform, self.target.rng(f"program {self._programs}"), chain)
+        return Ledger(self.platform, self.target.rng(f"program {self._programs}"), chain, marks, gate)
 
     def prepared(self) -> Ledger:
         """A new program, captured at all keys."""

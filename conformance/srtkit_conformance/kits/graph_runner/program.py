@@ -23,6 +23,19 @@ INVALID = -7
 RING = 16
 TOLERANCE = 1e-4
 COLUMNS = ("ids", "row_of_token", "slots")
+MARK = "srtkit_conformance::scale"
+
+_library = torch.library.Library("srtkit_conformance", "DEF")  # type: ignore[no-untyped-call]
+_library.define("scale(Tensor x, Tensor host, Tensor(a!) out) -> ()")  # type: ignore[no-untyped-call]
+
+
+def _scale(x: Tensor, host: Tensor, out: Tensor) -> None:
+    """out = x times what the host memory holds when this is called, which is counted there."""
+    host[1] += 1
+    torch.mul(x, float(host[0]), out=out)
+
+
+_library.impl("scale", _scale, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
 
 
 Outputs = dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float64]]]
@@ -33,10 +46,12 @@ class Ledger(Program):
     """Outputs: "hidden" float32 [tokens, WIDTH], "rows" float32 [rows, WIDTH], the state after the step.
 
     `fill` is the next step, None for padding. `chain`: further operators that change nothing. `log` keeps the
-    calls in order.
+    calls in order. `marks` calls of the operator `MARK` are in its middle, which a runner may cut at; `gate`: must.
     """
 
-    def __init__(self, platform: Platform, rng: np.random.Generator, chain: int = 0) -> None:
+    def __init__(
+        self, platform: Platform, rng: np.random.Generator, chain: int = 0, marks: int = 1, gate: bool = False
+    ) -> None:
         words = LIMITS.max_tokens
         self._host = [platform.host_buffer((len(COLUMNS), words), torch.int32) for _ in range(RING)]
         self._copied: list[Event] = [platform.new_event() for _ in range(RING)]
@@ -50,11 +65,23 @@ class Ledger(Program):
         self.fill: Fill | None = None
         self.log: list[tuple[str, StepKey]] = []
         self._chain, self._turn = chain, 0
+        self._marks, self._gate = marks, gate
+        self._decision = torch.tensor([1.0, 0.0], dtype=torch.float64)
 
     def change_weight(self, weight: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> None:
         """Another weight, at the same address."""
         self.reference.weight = weight
         self._weight.copy_(torch.from_numpy(weight).float())
+
+    def decide(self, factor: float) -> None:
+        """What each mark multiplies by, from now on."""
+        self._decision[0] = self.reference.factor = factor
+        self.reference.marks = self._marks
+
+    @property
+    def calls(self) -> int:
+        """How often a mark was called by the host."""
+        return int(self._decision[1])
 
     def before(self, key: StepKey) -> None:
         """Upload the fill, padded to the key."""
@@ -78,13 +105,21 @@ class Ledger(Program):
         hidden = torch.tanh(self._table.index_select(0, ids) @ self._weight)
         for _ in range(self._chain):
             hidden = hidden + 0
+        for _ in range(self._marks):
+            scaled = torch.empty_like(hidden)
+            torch.ops.srtkit_conformance.scale(hidden, self._decision, scaled)
+            hidden = scaled
         sums = hidden.new_zeros(key.rows, WIDTH).index_add_(0, row_of_token, hidden)
         self.state.index_add_(0, slots, sums)
         return {"hidden": hidden, "rows": self.state.index_select(0, slots)}
 
     def cuts(self) -> frozenset[str]:
-        """Nothing to cut at."""
-        return frozenset()
+        """The marks, if a runner may choose."""
+        return frozenset({MARK} if self._marks and not self._gate else ())
+
+    def gates(self) -> frozenset[str]:
+        """The marks, if it may not."""
+        return frozenset({MARK} if self._marks and self._gate else ())
 
 
 def _recorded(event: Event) -> Event:
@@ -99,10 +134,11 @@ class Reference:
         self.table = rng.standard_normal((VOCABULARY, WIDTH))
         self.weight = rng.standard_normal((WIDTH, WIDTH)) / 4
         self.state = np.zeros((LIMITS.max_rows + 1, WIDTH))
+        self.factor, self.marks = 1.0, 1
 
     def run(self, fill: Fill) -> Outputs:
         """The outputs of a step, without padding."""
-        hidden = np.tanh(self.table[fill.ids] @ self.weight)
+        hidden = np.tanh(self.table[fill.ids] @ self.weight) * self.factor**self.marks
         slots = np.array(fill.slots)
         np.add.at(self.state, slots[np.repeat(np.arange(len(slots)), fill.n_query)], hidden)
         return {"hidden": hidden, "rows": self.state[slots].copy()}

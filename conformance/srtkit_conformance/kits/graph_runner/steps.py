@@ -36,8 +36,8 @@ def random_fill(rng: np.random.Generator, n_query: Sequence[int]) -> Fill:
 
 
 def padding(key: StepKey) -> Fill:
-    """A step of padding rows only: slot 0, one token each, what is over in the last."""
-    n_query = [key.q_len or 1] * key.rows
+    """A step of padding rows only: slot 0, q_len tokens each, what is over in the last."""
+    n_query = [key.q_len] * key.rows
     n_query[-1] += key.tokens - sum(n_query)
     return Fill(tuple(n_query), (0,) * key.rows, np.zeros(key.tokens, np.int32))
 
@@ -45,7 +45,7 @@ def padding(key: StepKey) -> Fill:
 def padded(fill: Fill, key: StepKey) -> Fill:
     """The fill with padding rows up to the key, as core pads."""
     rows, tokens = key.rows - len(fill.n_query), key.tokens - len(fill.ids)
-    assert rows >= 0 and tokens >= rows and (rows or not tokens), f"{fill} does not fit {key}"
+    assert rows >= 0 and tokens >= rows * key.q_len and (rows or not tokens), f"{fill} does not fit {key}"
     if rows == 0:
         return fill
     more = padding(StepKey(rows, tokens, key.q_len))
@@ -57,6 +57,8 @@ def fills_for(key: StepKey, rng: np.random.Generator) -> list[Fill]:
     """A full one, a smaller one and the smallest: steps that a captured key can serve, largest first."""
     if key.q_len == 1:
         return [random_fill(rng, [1] * rows) for rows in sorted({key.rows, (key.rows + 1) // 2, 1}, reverse=True)]
-    full = [1] * (key.rows - 1) + [key.tokens - key.rows + 1]
-    smaller = [key.tokens - key.rows - 2, 1] if key.tokens - key.rows > 3 and key.rows > 2 else full
-    return [random_fill(rng, n_query) for n_query in (full, smaller)]
+    rows = min(key.rows, LIMITS.max_rows)  # the row that is over is for padding
+    full = [1] * (rows - 1) + [key.tokens - rows + 1]
+    exact = [key.tokens - 1, 1] if key.tokens > 1 and rows > 1 else full
+    smaller = [key.tokens - rows - 2, 1] if key.tokens - rows > 3 and rows > 2 else full
+    return [random_fill(rng, n_query) for n_query in (full, exact, smaller)]

@@ -28,6 +28,12 @@ TINY: dict[str, Any] = {
     "rms_norm_eps": 1e-5,
     "rope_theta": 100.0,
     "tie_word_embeddings": False,
+    "attn_layer_indices": [1],
+    "mamba_n_heads": 4,
+    "mamba_d_head": 16,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 8,
+    "mamba_d_conv": 4,
 }
 CHANGES: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -38,6 +44,8 @@ CHANGES: dict[str, dict[str, Any]] = {
 """What else a config may ask for. Where it is refused, that is no fault."""
 RUNS = frozenset({"window", "soft_cap"})
 """Features of layers that the suite's own attention has."""
+RECURS = frozenset({"mamba2", "gated_delta"})
+"""Recurrences that the suite has formulas of."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +91,8 @@ def first_runnable(target: Target) -> list[Config]:
 def _runs(plan: ModelPlan) -> bool:
     specs = plan.attention.values()
     plain = all(spec.features <= RUNS and spec.causal for spec in specs)
-    return plain and not plan.recurrent and plan.position_axes == 1
+    recurrent = all(spec.kind in RECURS for spec in plan.recurrent.values())
+    return plain and recurrent and plan.position_axes == 1
 
 
 def nothing(target: Target) -> Informational:

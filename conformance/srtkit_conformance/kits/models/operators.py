@@ -33,6 +33,13 @@ def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> None:
         part.copy_(part * cos + part.roll(size // 2, -1) * sin)
 
 
+def norm_rope(q: Tensor, k: Tensor, q_weight: Tensor, k_weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -> None:
+    """In place."""
+    q.copy_(rms_norm(q, q_weight, eps))
+    k.copy_(rms_norm(k, k_weight, eps))
+    rope(q, k, cos, sin)
+
+
 class OwnCopy(WeightOp):
     """A linear that keeps a copy, as one does that packs: the model must not rely on its own tensor."""
 
@@ -62,7 +69,7 @@ class OnTheWeight(OwnCopy):
         return True
 
 
-_PLAIN: dict[str, Op] = {"rms_norm": rms_norm, "add_rms_norm": add_rms_norm, "silu_mul": silu_mul, "rope": rope}
+_PLAIN: dict[str, Op] = {one.__name__: one for one in (rms_norm, add_rms_norm, silu_mul, rope, norm_rope)}
 
 
 class PlainOps(OpBinder):

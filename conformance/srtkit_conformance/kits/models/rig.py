@@ -15,13 +15,15 @@ from torch import Tensor
 
 from srtkit.spec.attention import LayerHandle
 from srtkit.spec.facts import Shard
-from srtkit.spec.layers import DTYPES, Binding, bound
+from srtkit.spec.layers import DTYPES, Binding, RecurrentBinding, bound
 from srtkit.spec.models import Model, ModelBuild, ModelInputs, ModelOutput, ModelPlan
 from srtkit.spec.platform import Communicator
+from srtkit.spec.recurrent import RecurrentLayer
 from srtkit_conformance.check import Failed, expect
 from srtkit_conformance.kits.models.attention import PADDING, Lengths, WholeSequences
 from srtkit_conformance.kits.models.configs import Config
 from srtkit_conformance.kits.models.operators import PlainOps
+from srtkit_conformance.kits.models.recurrence import RecurrentLengths, WholeStates
 from srtkit_conformance.target import Target
 
 TOLERANCE = 2e-5
@@ -49,16 +51,20 @@ class Rig:
     plan: ModelPlan
     making: Making
     device: torch.device
-    _table: list[Binding | None] = field(default_factory=list)
+    _table: list[Binding | RecurrentBinding | None] = field(default_factory=list)
     _lengths: Lengths = field(default_factory=Lengths)
     _seen: dict[int, int] = field(default_factory=dict)
 
     def forget(self) -> None:
         """Begin all sequences anew."""
         self._seen.clear()
-        self._table = [None] * (1 + max(self.plan.attention, default=-1))
+        self._table = [None] * (1 + max((*self.plan.attention, *self.plan.recurrent), default=-1))
         for index, spec in self.plan.attention.items():
             self._table[index] = Binding(WholeSequences(spec), self._lengths, LayerHandle(index, {}))
+        for index, weights in self.model.recurrent_weights().items():
+            layer, inputs = RecurrentLayer(index, {}, weights), self.plan.recurrent[index].inputs
+            backend = WholeStates(self.plan.recurrent[index])
+            self._table[index] = RecurrentBinding(backend, RecurrentLengths(self._lengths), layer, inputs)
 
     def fill(self, weights: Weights) -> None:
         """Load: every slot from its sources, this rank's part of each, then `pack`. Sequences begin anew."""

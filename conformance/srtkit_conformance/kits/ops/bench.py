@@ -87,11 +87,11 @@ class Bench:
         """Results by name: "out", and the arguments that it mutates."""
         schema = SCHEMAS[case.op]
         tensors = [tensor for name, tensor in there.items() if not (schema.weight_side and name in PACKED)]
-        out = op(*tensors, eps) if case.op.endswith("rms_norm") else op(*tensors)
+        out = op(*tensors, eps) if "norm" in case.op else op(*tensors)
         results = {name: there[name] for name in schema.mutates}
-        if case.op == "rope":
+        if case.op.endswith("rope"):
             if out is not None:
-                raise Failed("rope returns something; it works in place", observed=type(out).__name__)
+                raise Failed(f"{case.op} returns something; it works in place", observed=type(out).__name__)
             return results
         return {"out": out, **results}
 

@@ -24,6 +24,7 @@ SIZES: dict[str, tuple[dict[str, int], ...]] = {
         {"head_dim": 80, "rotary": 32},
         {"head_dim": 2, "rotary": 2},
     ),
+    "norm_rope": ({"head_dim": 64}, {"head_dim": 10}, {"head_dim": 80}, {"head_dim": 2}),
     "linear": ({"in": 64, "out": 48}, {"in": 32, "out": 5}, {"in": 7, "out": 33}, {"in": 96, "out": 1}),
 }
 """Sizes as the layers name them; some are multiples of a vector or a tile, others are not."""
@@ -56,6 +57,8 @@ def any_case(op: str, device: DeviceFacts, rng: np.random.Generator) -> Case:
     if op == "rope":
         half = int(rng.integers(1, 65))
         sizes = {"head_dim": 2 * half, "rotary": 2 * int(rng.integers(1, half + 1))}
+    if op == "norm_rope":
+        sizes = {"head_dim": 2 * int(rng.integers(1, 65))}
     return Case(op, dtypes[int(rng.integers(len(dtypes)))], sizes)
 
 

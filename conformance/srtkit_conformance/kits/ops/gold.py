@@ -55,12 +55,14 @@ def draw(case: Case, rows: int, rng: np.random.Generator, gain: float = 1.0) -> 
             return {"x": x, "residual": residual, "weight": normal(sizes["hidden"])}
         case "silu_mul":
             return {"gate_up": normal(rows, 2 * sizes["hidden"], scale=gain)}
-        case "rope":
-            q, k = (normal(rows, heads, sizes["head_dim"], scale=gain) for heads in HEADS)
-            angles = torch.from_numpy(rng.uniform(0, 2 * np.pi, (rows, 1, sizes["rotary"] // 2)))
+        case "rope" | "norm_rope":
+            size = sizes["head_dim"]
+            q, k = (normal(rows, heads, size, scale=gain) for heads in HEADS)
+            angles = torch.from_numpy(rng.uniform(0, 2 * np.pi, (rows, 1, sizes.get("rotary", size) // 2)))
             cos, sin = angles.cos(), angles.sin()
             tables = (torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1))
-            return {"q": q, "k": k, "cos": tables[0].to(q.dtype), "sin": tables[1].to(q.dtype)}
+            weights = {"q_weight": normal(size), "k_weight": normal(size)} if case.op == "norm_rope" else {}
+            return {"q": q, "k": k, **weights, "cos": tables[0].to(q.dtype), "sin": tables[1].to(q.dtype)}
         case "linear":
             weight = normal(sizes["out"], sizes["in"], scale=sizes["in"] ** -0.5)
             return {"x": normal(rows, sizes["in"], scale=gain), "weight": weight, "bias": normal(sizes["out"])}
@@ -112,6 +114,13 @@ def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Expected:
     return Expected(value, size, size)
 
 
+def _norm_rope(given: Arguments, eps: float) -> dict[str, Expected]:
+    """Norm and rotation may each round as they do alone."""
+    normed = {name: _normed(given[name].double(), given[f"{name}_weight"], eps).value for name in ("q", "k")}
+    turned = _rope(given | normed, eps)
+    return {name: Expected(one.value, 2 * one.rounded, one.summed) for name, one in turned.items()}
+
+
 def _linear(given: Arguments, eps: float) -> dict[str, Expected]:
     x, weight = given["x"].double(), given["weight"].double()
     product, size = x @ weight.T, x.abs() @ weight.abs().T
@@ -124,6 +133,7 @@ _FORMULAS: dict[str, Callable[[Arguments, float], dict[str, Expected]]] = {
     "add_rms_norm": _add_rms_norm,
     "silu_mul": _silu_mul,
     "rope": _rope,
+    "norm_rope": _norm_rope,
     "linear": _linear,
 }
 

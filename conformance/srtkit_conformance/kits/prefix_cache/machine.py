@@ -14,10 +14,12 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
+from srtkit.spec.kv import Component
 from srtkit.spec.prefix_cache import PrefixCache
 from srtkit_conformance.check import expect
-from srtkit_conformance.kits.prefix_cache.caller import Caller, Running
+from srtkit_conformance.kits.prefix_cache.caller import Caller
 from srtkit_conformance.kits.prefix_cache.prompts import prompt_pool
+from srtkit_conformance.kits.prefix_cache.running import Running
 
 TOTAL_PAGES = 40
 STEPS = 30
@@ -44,7 +46,7 @@ _step = st.one_of(
 def run_machine(
     make_cache: Callable[[], PrefixCache],
     page_size: int,
-    components: Sequence[str],
+    components: Sequence[Component],
     *,
     salt: int,
     runs: int,
@@ -115,9 +117,18 @@ class SchedulerMachine(RuleBasedStateMachine):
         return self.caller.start(self.prompts[which % len(self.prompts)], usable)
 
     def commit(self, one: Running, share: int, use_theirs: bool) -> None:
-        """Give the cache so many eighths of what is left of a sequence."""
+        """Give the cache so many eighths of what is left of a sequence; of whole pages in every second case.
+
+        Then with a snapshot, if there is a component for it. In every third case the pages before a window are let go
+        before, not after.
+        """
         at = one.lease.length
-        self.caller.commit(one, at + (len(one.prompt) - at) * share // 8, use_theirs)
+        upto = at + (len(one.prompt) - at) * share // 8
+        if self.caller.slots and share % 2 == 0:
+            upto -= upto % self.caller.page_size
+        if share % 3 == 0:
+            self.caller.let_go(one, upto)
+        self.caller.commit(one, upto, use_theirs)
 
     def run_two_together(self, which: int, other: int, share: int, use_theirs: bool) -> None:
         """Two near prompts start before either is cached; one commits all, the other in two chunks."""
@@ -167,7 +178,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         """What holds after every step: the cache's figures, and that what was lent is still there."""
         self.caller.check_counts()
         for one in self.caller.running:
-            self.caller.check_lease(one.lease, one.prompt)
+            self.caller.check_lease(one.lease, one.prompt, matched=one.matched)
 
     def teardown(self) -> None:
         """When all have ended, every page can be had back."""

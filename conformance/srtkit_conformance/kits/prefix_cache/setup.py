@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from srtkit.spec.kv import Component
+from srtkit.spec.kv import FULL, Component
 from srtkit.spec.prefix_cache import CacheCapabilities, PrefixCache, PrefixCacheBuild
 from srtkit_conformance.check import expect
+from srtkit_conformance.kits.needs import needs_of
 from srtkit_conformance.kits.prefix_cache.caller import Caller
 from srtkit_conformance.target import Target
 
-FULL = ("full",)
-BOTH = ("full", "indexer")
+BOTH = (FULL, Component("indexer"))
 
 
 def declared(target: Target) -> CacheCapabilities:
@@ -29,11 +30,15 @@ def page_of(target: Target) -> int:
 
 def new_cache(target: Target, page_size: int, components: Sequence[Component]) -> PrefixCache:
     """An empty cache. Raises what its build raises."""
-    cache: PrefixCache = target.descriptor.build(PrefixCacheBuild(page_size, tuple(components), target.options))
+    build = PrefixCacheBuild(page_size, tuple(components), target.options)
+    needs = needs_of(target.descriptor, target.options, {"prefix_cache": build})
+    cache: PrefixCache = target.descriptor.build(replace(build, needs=needs))
     return cache
 
 
-def new_caller(target: Target, names: Sequence[str] = FULL, page_size: int = 0, total: int = 60) -> Caller:
-    """A caller with an empty cache over components of reach "all"."""
+def new_caller(
+    target: Target, components: Sequence[Component] = (FULL,), page_size: int = 0, total: int = 60
+) -> Caller:
+    """A caller with an empty cache."""
     page = page_size or page_of(target)
-    return Caller(new_cache(target, page, [Component(name) for name in names]), page, names, total)
+    return Caller(new_cache(target, page, components), page, components, total)

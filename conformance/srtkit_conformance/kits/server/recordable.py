@@ -19,7 +19,7 @@ from srtkit_conformance.kits.server.model import REFERENCE
 NAME = "recordable"
 ORIGIN = REFERENCE["attention.use"]
 """It takes the place of this one, whose pages and layouts it has."""
-CONTEXT = 512
+CONTEXT = 256
 """Tokens. Each recording holds memory for whole page tables."""
 METADATA = "Metadata-Version: 2.1\nName: srtkit-recordable\nVersion: 1.0\nRequires-Dist: srtkit-core>=0.1\n"
 

@@ -21,6 +21,8 @@ from srtkit_conformance.target import Target
 
 KEPT = "server"
 """Where a target's `extra` keeps the tour."""
+CHUNK = 256
+"""Prompt tokens of a step where graph runners are served: each shape of a step that is captured holds memory."""
 PATIENCE = 4.0
 """Seconds for which a slow device is asked new prompts. A mutant is asked all: it may be found by the last."""
 AT_ONCE = 2
@@ -118,6 +120,8 @@ class _Guide:
 def started(target: Target, stage: Stage, row: Row, folder: Path, *, record: bool = False) -> ServerProcess:
     """A server of a row, just started; `record`: with the suite's attention that can be recorded."""
     sets, site = stage.sets(row), new(folder / "site")
+    if target.kind == "graph_runner":
+        sets.append(f"scheduler.chunk_tokens={CHUNK}")
     if target.origin:
         install(target, site)
         sets.append(f"{target.kind}.use={NAME}")  # the last one counts

@@ -18,6 +18,7 @@ from srtkit.spec.attention import (
     GroupView,
     LayerHandle,
     Rows,
+    TreeMask,
 )
 from srtkit.spec.errors import EngineError
 from srtkit.spec.step_plan import Ints
@@ -343,6 +344,32 @@ class BakedMixed(BakedFill):
     def bakes(self, batch: Batch) -> bool:
         """Rows of any length."""
         return batch.leading < batch.rows
+
+
+class BakedTrees(Wrapped):
+    """Drafts of a plan keep the trees that it met first."""
+
+    def __init__(self, inner: AttentionBackend, build: AttentionBuild) -> None:
+        super().__init__(inner, build)
+        self.first: dict[WrappedPlan, TreeMask] = {}
+
+    def see(self, plan: WrappedPlan, batch: Batch, view: GroupView) -> tuple[Batch, GroupView]:
+        """They see what others saw."""
+        if batch.tree is None:
+            return batch, view
+        tree = self.first.setdefault(plan, TreeMask(batch.tree.bits.clone()))
+        return replace(batch, tree=tree), view
+
+
+@mutant(
+    "trees_baked",
+    of="torch",
+    sentence="a step of drafts keeps the trees of the first one of its plan",
+    killed_by=("attention.capture.tree",),
+)
+def trees_baked(descriptor: AttentionDescriptor) -> AttentionDescriptor:
+    """Lengths and pages are right."""
+    return wrapped(descriptor, BakedTrees)
 
 
 @mutant(

@@ -131,49 +131,49 @@ class Clones(SimpleRunner):
 
 as_listed = mutant(
     "graph_runner.as_listed",
-    of="full",
+    of="cuda-full",
     sentence="Captures in the order of the list.",
     killed_by=("graph_runner.largest_first",),
 )(simple(AsListed))
 
 keeps_the_last = mutant(
     "graph_runner.keeps_the_last",
-    of="full",
+    of="cuda-full",
     sentence="A second prepare drops what the first has captured.",
     killed_by=("graph_runner.prepare_again",),
 )(simple(KeepsTheLast))
 
 own_error = mutant(
     "graph_runner.own_error",
-    of="full",
+    of="cuda-full",
     sentence="Lets the body's error through.",
     killed_by=("graph_runner.failed_capture",),
 )(simple(OwnError))
 
 names_no_key = mutant(
     "graph_runner.names_no_key",
-    of="full",
+    of="cuda-full",
     sentence="The error of a failed capture does not name the key.",
     killed_by=("graph_runner.failed_capture", "graph_runner.pressure"),
 )(simple(NamesNoKey))
 
 keeps_the_partial = mutant(
     "graph_runner.keeps_the_partial",
-    of="full",
+    of="cuda-full",
     sentence="Keeps what it had captured when memory ran out.",
     killed_by=("graph_runner.pressure",),
 )(simple(KeepsThePartial))
 
 never_closes = mutant(
     "graph_runner.never_closes",
-    of="full",
+    of="cuda-full",
     sentence="close frees nothing.",
     killed_by=("graph_runner.close",),
 )(simple(NeverCloses))
 
 clones = mutant(
     "graph_runner.clones",
-    of="full",
+    of="cuda-full",
     sentence="Allocates outputs in every run.",
     killed_by=("graph_runner.no_allocation",),
 )(simple(Clones))

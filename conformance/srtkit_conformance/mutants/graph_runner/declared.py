@@ -25,7 +25,7 @@ def _keys_by_torch(inner: Keys, limits: Limits, level: CaptureLevel, options: Ba
 
 @mutant(
     "graph_runner.keys_by_torch",
-    of="full",
+    of="cuda-full",
     sentence="keys asks torch.",
     killed_by=("graph_runner.no_torch",),
 )
@@ -35,7 +35,7 @@ def keys_by_torch(descriptor: GraphRunnerDescriptor) -> GraphRunnerDescriptor:
 
 @mutant(
     "graph_runner.keys_too_large",
-    of="full",
+    of="cuda-full",
     sentence="The ladder of rows goes beyond the most rows of a step.",
     killed_by=("graph_runner.keys",),
 )
@@ -51,7 +51,7 @@ def keys_too_large(descriptor: GraphRunnerDescriptor) -> GraphRunnerDescriptor:
 
 @mutant(
     "graph_runner.keys_at_any_level",
-    of="full",
+    of="cuda-full",
     sentence="Lists the same keys at every level.",
     killed_by=("graph_runner.levels",),
 )
@@ -61,30 +61,28 @@ def keys_at_any_level(descriptor: GraphRunnerDescriptor) -> GraphRunnerDescripto
 
 @mutant(
     "graph_runner.fits_without_padding",
-    of="full",
-    sentence="Forgets that padding rows need tokens.",
+    of="cuda-full",
+    sentence="Forgets that tokens that are over need a padding row.",
     killed_by=("graph_runner.fit",),
 )
 def fits_without_padding(descriptor: GraphRunnerDescriptor) -> GraphRunnerDescriptor:
+    def keys(limits: Limits, level: CaptureLevel, options: BaseModel) -> Sequence[StepKey]:
+        found = descriptor.keys(limits, level, options)
+        return [replace(key, rows=min(key.rows, limits.max_rows, key.tokens)) for key in found]
+
     def fit(wanted: StepKey, keys: Sequence[StepKey]) -> StepKey | None:
-        room = [
-            key
-            for key in keys
-            if key.q_len == wanted.q_len
-            and key.flags == wanted.flags
-            and key.rows >= wanted.rows
-            and key.tokens >= wanted.tokens
-        ]
+        kind = [key for key in keys if (key.q_len, key.flags) == (wanted.q_len, wanted.flags)]
+        room = [key for key in kind if key.rows >= wanted.rows and key.tokens >= wanted.tokens]
         return min(room, key=lambda key: (key.tokens, key.rows), default=None)
 
-    return replace(descriptor, fit=fit)
+    return replace(descriptor, keys=keys, fit=fit)
 
 
 @mutant(
     "graph_runner.memory_of_the_last",
-    of="full",
+    of="cuda-full",
     sentence="Counts the memory of the last key only.",
     killed_by=("graph_runner.memory",),
 )
 def memory_of_the_last(descriptor: GraphRunnerDescriptor) -> GraphRunnerDescriptor:
-    return replace(descriptor, memory=lambda keys, token_bytes: descriptor.memory(keys[-1:], token_bytes))
+    return replace(descriptor, memory=lambda keys, *sizes: descriptor.memory(keys[-1:], *sizes))

@@ -21,12 +21,14 @@ class LargeRing(SimpleRunner):
         return super().ring_size() + 3
 
 
-simple_runner = variant("graph_runner.simple", of="full", sentence="Another runner, that keeps more outputs.")(
+simple_runner = variant("graph_runner.simple", of="cuda-full", sentence="Another runner, that keeps more outputs.")(
     simple(LargeRing)
 )
 
 
-@variant("graph_runner.every_row_count", of="full", sentence="A key for each number of rows, none for mixed steps.")
+@variant(
+    "graph_runner.every_row_count", of="cuda-full", sentence="A key for each number of rows, none for mixed steps."
+)
 def every_row_count(descriptor: GraphRunnerDescriptor) -> GraphRunnerDescriptor:
     return replace(
         descriptor,

@@ -110,23 +110,30 @@ class SkipsTheHundredth(SimpleRunner):
         return taken.ring[taken.turn] if self.runs % 100 == 0 else super().replay(taken)
 
 
+class RecordsGates(SimpleRunner):
+    """Takes a program with gates, as one graph."""
+
+    def refuse(self, program: Program) -> None:
+        return
+
+
 runs_larger = mutant(
     "graph_runner.runs_larger",
-    of="full",
+    of="cuda-full",
     sentence="Runs a decode step with the next larger graph.",
     killed_by=("graph_runner.equals_eager",),
 )(simple(RunsLarger))
 
 remembers = mutant(
     "graph_runner.remembers",
-    of="full",
+    of="cuda-full",
     sentence="Every second run of a key gives the outputs of the one before.",
     killed_by=("graph_runner.new_inputs",),
 )(simple(Remembers))
 
 runs_twice = mutant(
     "graph_runner.runs_twice",
-    of="full",
+    of="cuda-full",
     sentence="The first run of a key runs it twice.",
     killed_by=("graph_runner.once",),
     note="Like runs_larger it changes the state in every check that runs steps; only the named one says why.",
@@ -134,49 +141,71 @@ runs_twice = mutant(
 
 forgets_before = mutant(
     "graph_runner.forgets_before",
-    of="full",
+    of="cuda-full",
     sentence="Does a step's host work after launching it.",
     killed_by=("graph_runner.before",),
 )(simple(ForgetsBefore))
 
 ring_of_two = mutant(
     "graph_runner.ring_of_two",
-    of="full",
+    of="cuda-full",
     sentence="Outputs outlive one further run, and no more.",
     killed_by=("graph_runner.outputs_live",),
 )(simple(RingOfTwo))
 
 by_key_alone = mutant(
     "graph_runner.by_key_alone",
-    of="full",
+    of="cuda-full",
     sentence="Two programs share the graphs of a key.",
     killed_by=("graph_runner.programs_apart",),
 )(simple(ByKeyAlone))
 
 runs_eagerly = mutant(
     "graph_runner.runs_eagerly",
-    of="full",
+    of="cuda-full",
     sentence="Runs a key that it has not captured, silently, without a graph.",
     killed_by=("graph_runner.unknown_key",),
 )(simple(RunsEagerly))
 
 same_seed = mutant(
     "graph_runner.same_seed",
-    of="full",
+    of="cuda-full",
     sentence="Every run draws the same random numbers.",
     killed_by=("graph_runner.random",),
 )(simple(SameSeed))
 
 waits = mutant(
     "graph_runner.waits",
-    of="full",
+    of="cuda-full",
     sentence="Returns from run when the step is over.",
     killed_by=("graph_runner.no_wait",),
 )(simple(Waits))
 
 skips_the_hundredth = mutant(
     "graph_runner.skips_the_hundredth",
-    of="full",
+    of="cuda-full",
     sentence="One run in a hundred is not launched.",
     killed_by=("graph_runner.traffic",),
 )(simple(SkipsTheHundredth))
+
+records_gates = mutant(
+    "graph_runner.records_gates",
+    of="cuda-breakable",
+    sentence="Has what the host decides at a gate in its graph.",
+    killed_by=("graph_runner.gates",),
+)(simple(RecordsGates))
+
+takes_gates = mutant(
+    "graph_runner.takes_gates",
+    of="cuda-full",
+    sentence="Declares that it has no gates, and takes a program with some.",
+    killed_by=("graph_runner.gates",),
+)(simple(RecordsGates))
+
+cuts_nothing = mutant(
+    "graph_runner.cuts_nothing",
+    of="cuda-piecewise",
+    sentence="Declares that it cuts, and captures a step whole.",
+    killed_by=("graph_runner.cuts",),
+    note="Nor does it cut at gates.",
+)(simple())

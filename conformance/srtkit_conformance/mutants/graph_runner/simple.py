@@ -42,6 +42,7 @@ class SimpleRunner(GraphRunner):
         self.taken: dict[object, Taken] = {}
 
     def prepare(self, program: Program, keys: Sequence[StepKey]) -> None:
+        self.refuse(program)
         made: dict[object, Taken] = {}
         for key in self.order(keys):
             try:
@@ -59,6 +60,11 @@ class SimpleRunner(GraphRunner):
     def close(self) -> None:
         self.failed(self.taken.values())
         self.taken.clear()
+
+    def refuse(self, program: Program) -> None:
+        """What no single graph can be."""
+        if program.gates():
+            raise Unsupported(PART, "has no gates")
 
     def order(self, keys: Sequence[StepKey]) -> list[StepKey]:
         """Largest first."""

@@ -39,6 +39,33 @@ stored_dtype = mutant(
 )(planning(_stored_dtype))
 
 
+def _narrow(plan: ModelPlan, request: PlanRequest) -> ModelPlan:
+    windows = [replace(one, window=one.window - 1) if one.window else one for one in plan.components]
+    return replace(plan, components=tuple(windows))
+
+
+narrow_component = mutant(
+    "models.narrow_component",
+    of="models",
+    sentence="Plans to keep fewer tokens of a window than its layers see.",
+    killed_by=("models.plan",),
+    note="one check holds the plan: this is of its components, kv_in_float16 of its specs",
+)(planning(_narrow))
+
+
+def _stateless(plan: ModelPlan, request: PlanRequest) -> ModelPlan:
+    return replace(plan, components=tuple(one for one in plan.components if one.kind == "paged"))
+
+
+stateless = mutant(
+    "models.stateless",
+    of="models",
+    sentence="Plans recurrent layers and no slots for their states.",
+    killed_by=("models.plan",),
+    note="as narrow_component",
+)(planning(_stateless))
+
+
 def _twice(plan: ModelPlan, request: PlanRequest) -> ModelPlan:
     def keyed(name: str) -> str:
         return name.replace(".v_proj.", ".k_proj.")

@@ -27,6 +27,9 @@ class WrappedModel(Model):
     def pack(self) -> None:
         self.inner.pack()
 
+    def recurrent_weights(self) -> Mapping[int, Mapping[str, Tensor]]:
+        return self.inner.recurrent_weights()
+
 
 def around(wrapper: Callable[[Model], Model]) -> Make:
     """A descriptor whose model is wrapped."""

@@ -121,6 +121,23 @@ neighbours = mutant(
 )(with_op("rope", _neighbours))
 
 
+def _weight_of_q(inner: Op) -> Op:
+    def norm_rope(
+        q: Tensor, k: Tensor, q_weight: Tensor, k_weight: Tensor, cos: Tensor, sin: Tensor, eps: float
+    ) -> None:
+        inner(q, k, q_weight, q_weight, cos, sin, eps)
+
+    return norm_rope
+
+
+weight_of_q = mutant(
+    "ops.weight_of_q",
+    of="cpu",
+    sentence="The heads of k are normed with the weight of q.",
+    killed_by=("ops.norm_rope",),
+)(with_op("norm_rope", _weight_of_q))
+
+
 def _without_tail(inner: Op) -> Op:
     def silu_mul(gate_up: Tensor) -> Tensor:
         out: Tensor = inner(gate_up)

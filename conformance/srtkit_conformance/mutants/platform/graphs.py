@@ -34,9 +34,15 @@ class WrappedGraphs(GraphPrimitives):
     def new_pool(self) -> object:
         return self.inner.new_pool()
 
-    def capture(self, pool: object, work: Callable[[], None]) -> GraphHandle:
-        self.handles.append(self.handle(self.inner.capture(pool, work), self))
+    def begin(self, pool: object) -> None:
+        self.inner.begin(pool)
+
+    def end(self) -> GraphHandle:
+        self.handles.append(self.handle(self.inner.end(), self))
         return self.handles[-1]
+
+    def abandon(self) -> None:
+        self.inner.abandon()
 
 
 def with_graphs(graphs: Callable[[GraphPrimitives, Platform], GraphPrimitives]) -> Make:
@@ -90,6 +96,24 @@ class OnePool(WrappedGraphs):
     handle = ClosesThePool
 
 
+class GivesNothingUp(WrappedGraphs):
+    """A recording that is abandoned goes on with the next one."""
+
+    opened = False
+
+    def begin(self, pool: object) -> None:
+        if not self.opened:
+            super().begin(pool)
+        self.opened = True
+
+    def end(self) -> GraphHandle:
+        self.opened = False
+        return super().end()
+
+    def abandon(self) -> None:
+        return
+
+
 replays_once = mutant(
     "platform.replays_once",
     of="fakedev",
@@ -110,3 +134,10 @@ closes_the_pool = mutant(
     sentence="Closing one graph closes all of its pool.",
     killed_by=("platform.graph_pool",),
 )(with_graphs(OnePool))
+
+gives_nothing_up = mutant(
+    "platform.gives_nothing_up",
+    of="fakedev",
+    sentence="What was recorded before a recording was given up is in the next graph.",
+    killed_by=("platform.graph_pieces", "platform.graph_errors"),
+)(with_graphs(GivesNothingUp))

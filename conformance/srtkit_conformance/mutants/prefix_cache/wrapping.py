@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from pydantic import BaseModel
+
+from srtkit.spec.errors import Unsupported
 from srtkit.spec.prefix_cache import (
+    CacheCapabilities,
     CacheEvent,
     CacheKey,
     CacheStats,
@@ -19,6 +23,7 @@ from srtkit.spec.prefix_cache import (
 )
 from srtkit.spec.step_plan import Ints
 from srtkit_conformance.mutants.prefix_cache.block_cache import BlockCache
+from srtkit_conformance.mutants.prefix_cache.mixed_cache import MixedCache
 
 Make = Callable[[PrefixCacheDescriptor], PrefixCacheDescriptor]
 
@@ -95,6 +100,33 @@ def around(wrapper: type[Wrapped]) -> Make:
     return lambda descriptor: replace(descriptor, build=BuildAround(descriptor.build, wrapper))
 
 
-def another(cache: type[BlockCache]) -> Make:
-    """A block cache in place of the plugin's; its options are ignored."""
-    return lambda descriptor: replace(descriptor, build=BuildAnother(descriptor.build, cache))
+@dataclass(frozen=True)
+class Paged:
+    """A descriptor's functions without components beside those of reach all."""
+
+    declared: Callable[[BaseModel], CacheCapabilities]
+    inner: Callable[[PrefixCacheBuild], PrefixCache]
+
+    def capabilities(self, options: BaseModel) -> CacheCapabilities:
+        """What the plugin declares, less the reaches."""
+        return replace(self.declared(options), reaches=frozenset({"all"}))
+
+    def build(self, build: PrefixCacheBuild) -> PrefixCache:
+        """Raises `Unsupported` for any other reach."""
+        for component in build.components:
+            if component.reach != "all":
+                raise Unsupported("prefix_cache:blocks", f"component {component.name} has reach {component.reach}")
+        return self.inner(build)
+
+
+def another(cache: type[BlockCache | MixedCache]) -> Make:
+    """Another cache in place of the plugin's; its options are ignored. A block cache has no windows and snapshots."""
+
+    def make(descriptor: PrefixCacheDescriptor) -> PrefixCacheDescriptor:
+        inner = descriptor.build
+        if issubclass(cache, BlockCache):
+            paged = Paged(descriptor.capabilities, descriptor.build)
+            descriptor, inner = replace(descriptor, capabilities=paged.capabilities), paged.build
+        return replace(descriptor, build=BuildAnother(inner, cache))
+
+    return make

@@ -51,7 +51,7 @@ def fit(wanted: StepKey, keys: Sequence[StepKey]) -> StepKey | None:
     return min((key for key in keys if key.rows >= wanted.rows), key=lambda key: key.rows, default=None)
 
 
-def memory(keys: Sequence[StepKey], token_bytes: int) -> int:
+def memory(keys: Sequence[StepKey], row_bytes: int, token_bytes: int) -> int:
     """0: nothing is recorded."""
     return 0
 

@@ -1,0 +1,101 @@
+"""Copies between host memory and a store, in threads. A copy that is given up touches no memory any more.
+
+Content passes through memory of its own, and in and out of the host's pages under a lock in which the copy must
+still be wanted: a store that hangs, or answers late, cannot reach a page that is another's by then.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from srtkit.spec.kv_store import KVStore
+from srtkit.spec.prefix_cache import Transfer
+from srtkit_plugin_cache_hiradix.memory import ComponentMemory
+
+BATCH_PAGES = 16
+THREADS = 2  # one may write while another reads
+
+
+class StorageCopies:
+    """Runs transfers of tier "storage". All methods but the two that threads run are the step loop's."""
+
+    def __init__(self, store: KVStore, memory: Mapping[str, ComponentMemory]) -> None:
+        self._store = store
+        self._memory = memory
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tier-storage")
+        self._lock = threading.Lock()  # of the two below, and of pages that are copied
+        self._wanted: dict[int, float] = {}  # by transfer: until when
+        self._answers: tuple[list[int], list[int]] = [], []
+
+    def start(self, transfers: Sequence[Transfer]) -> None:
+        """Hand them to threads: what is read apart from what is written, in batches of neighbours."""
+        now = time.monotonic()
+        with self._lock:
+            self._wanted.update((one.id, now + one.needed_by) for one in transfers)
+        for direction, work in (("in", self._read), ("out", self._write)):
+            asked = [one for one in transfers if one.direction == direction]
+            if asked:
+                self._threads.submit(work, asked)
+
+    def finished(self) -> tuple[list[int], list[int]]:
+        """Done and failed since the last call; those whose time is over have failed."""
+        now = time.monotonic()
+        with self._lock:
+            (done, failed), self._answers = self._answers, ([], [])
+            late = [number for number, until in self._wanted.items() if until < now]
+            for number in late:
+                del self._wanted[number]
+        return done, failed + late
+
+    def close(self) -> None:
+        """Give up what is under way, wait for the calls that run, close the store."""
+        with self._lock:
+            self._wanted.clear()
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        self._store.close()
+
+    def _read(self, transfers: Sequence[Transfer]) -> None:
+        """Pages of a prefix in its order: after the first that is missing, none is worth anything."""
+        pages = [(one, key, page) for one in transfers for key, page in zip(one.there, one.here.tolist(), strict=True)]
+        missing: set[str] = set()  # components
+        for start in range(0, len(pages), BATCH_PAGES):
+            batch = [part for part in pages[start : start + BATCH_PAGES] if part[0].component not in missing]
+            contents = self._store.get([key for _, key, _ in batch], self._left(batch[0][0])).values if batch else ()
+            for (one, _, page), content in zip(batch, contents, strict=True):
+                if content is None or one.component in missing or not self._filled(one, page, content):
+                    missing.add(one.component)
+                    self._answer(one, ok=False)
+                elif page == one.here[-1]:
+                    self._answer(one, ok=True)
+        for one in transfers:
+            self._answer(one, ok=False)  # of those that are left
+
+    def _filled(self, one: Transfer, page: int, content: bytes) -> bool:
+        with self._lock:
+            return one.id in self._wanted and self._memory[one.component].write(page, content)
+
+    def _write(self, transfers: Sequence[Transfer]) -> None:
+        for one in transfers:
+            keys, pages = list(one.there), one.here.tolist()
+            kept = True
+            for start in range(0, len(keys), BATCH_PAGES):
+                with self._lock:
+                    if one.id not in self._wanted:
+                        break
+                    contents = [self._memory[one.component].read(page) for page in pages[start : start + BATCH_PAGES]]
+                blobs = list(zip(keys[start : start + BATCH_PAGES], contents, strict=True))
+                kept &= all(self._store.put(blobs, self._left(one)).values)
+            self._answer(one, kept)
+
+    def _left(self, one: Transfer) -> float:
+        with self._lock:
+            return max(0.0, self._wanted.get(one.id, 0.0) - time.monotonic())
+
+    def _answer(self, one: Transfer, ok: bool) -> None:
+        """Once for each, if it is still wanted."""
+        with self._lock:
+            if self._wanted.pop(one.id, None) is not None:
+                self._answers[0 if ok else 1].append(one.id)

