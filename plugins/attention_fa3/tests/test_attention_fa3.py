@@ -63,7 +63,13 @@ def checks_of(level: int, *groups: str) -> list[Any]:
 
 
 @VLLM_ONLY
-@pytest.mark.parametrize("group", ["layout", "refusals", "numerics", "features", "steps", "memory", "parts", "capture"])
+@pytest.mark.parametrize(
+    "group",
+    [
+        *("layout", "refusals", "features", "memory", "parts", "capture"),
+        *(pytest.param(group, marks=pytest.mark.full) for group in ("numerics", "steps")),
+    ],
+)
 def test_it_keeps_the_contract(target: Target, group: str) -> None:
     assert wrong(target, [*checks_of(0, group), *checks_of(1, group)]) == []
 

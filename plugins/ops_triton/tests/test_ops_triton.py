@@ -21,9 +21,13 @@ from srtkit_plugin_ops_triton import MAX_HIDDEN, NAMES, accepts, build, srtkit_o
 SUITE = suite_for("ops")
 CHECKS = [check for check in SUITE.checks() if check.level <= 2]
 """Above, a server would run in the interpreter."""
+SLOW = {"ops.rope_strided", "ops.any_size"}
+"""There; strides are tried below, too."""
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.id)
+@pytest.mark.parametrize(
+    "check", [pytest.param(one, id=one.id, marks=[pytest.mark.full] * (one.id in SLOW)) for one in CHECKS]
+)
 def test_it_keeps_the_contract(check: object, device: str, tmp_path: Path) -> None:
     """Every check of the suite, in this process: the interpreter is chosen for a whole process."""
     target = load_target(Subject("ops", "triton", device), SUITE, tmp_path)

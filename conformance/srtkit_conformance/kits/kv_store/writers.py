@@ -43,8 +43,8 @@ def _write(target: Target, options: BaseModel, pipe: Connection) -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(LIFE_SECONDS)  # should its parent be killed first
     store = build(target, options)
-    number = 0
+    contents = [blob(number, CRASH_BYTES) for number in range(64)]  # beforehand: it is to be killed while it puts
     while True:
-        pipe.send(number)
-        store.put([(key(number), blob(number, CRASH_BYTES))], 10.0)
-        number = (number + 1) % 64
+        for number, content in enumerate(contents):
+            pipe.send(number)
+            store.put([(key(number), content)], 10.0)

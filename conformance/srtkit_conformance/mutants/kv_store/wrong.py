@@ -164,7 +164,7 @@ class InPlace(PlainFiles):
         with (self.folder / key.hex()).open("wb", buffering=0) as file:
             for start in range(0, view.nbytes, 1 << 14):
                 file.write(view[start : start + (1 << 14)])
-                time.sleep(0.0002 if view.nbytes > 1 << 17 else 0)
+                time.sleep(0.001 if view.nbytes > 1 << 17 else 0)
 
 
 padded = mutant(
