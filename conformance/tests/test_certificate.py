@@ -12,6 +12,7 @@ import pytest
 from conformance.tests.conftest import Install, Srt
 from srtkit.cli.main import main
 from srtkit.plugins.registry import discover
+from srtkit.spec.versions import CONTRACTS
 from srtkit_conformance.body import result_of
 from srtkit_conformance.catalogue import suite_for
 from srtkit_conformance.certificate import VALID_DAYS, standing
@@ -66,7 +67,7 @@ def test_other_files_end_it(certificate: Path) -> None:
         (lambda r: replace(r, level_reached=None), ("not certified", "reaches no level")),
         (
             lambda r: replace(r, versions=replace(r.versions, core_contract="1.7")),
-            ("expired", "checked against prefix_cache/1.7, this core has 1.0"),
+            ("expired", f"checked against prefix_cache/1.7, this core has {CONTRACTS['prefix_cache'].version}"),
         ),
     ],
 )

@@ -13,6 +13,7 @@ import pytest
 
 from conformance.tests.conftest import toy
 from srtkit.spec.errors import ConfigError
+from srtkit.spec.versions import CONTRACTS
 from srtkit_conformance.badge import badge
 from srtkit_conformance.diff import differences
 from srtkit_conformance.digest import distribution_digest
@@ -39,7 +40,7 @@ def test_it_names_plugin_device_versions_and_suite(report: Report) -> None:
     plugin = report.plugin
     assert (plugin.kind, plugin.name, plugin.distribution) == ("prefix_cache", "chunk", "srtkit-plugin-cache-chunk")
     assert plugin.version == importlib.metadata.version("srtkit-plugin-cache-chunk")
-    assert (plugin.contract, report.versions.core_contract) == ("1.0", "1.0")
+    assert (plugin.contract, report.versions.core_contract) == ("1.0", CONTRACTS["prefix_cache"].version)
     assert plugin.digest == distribution_digest("srtkit-plugin-cache-chunk")
     assert plugin.declared["page_sizes"] == "1..256"
     assert plugin.declared["shares"] == "no: every sequence keeps its own pages"

@@ -62,6 +62,18 @@ def test_handlers_answer_and_raise() -> None:
     }
 
 
+def test_routes_get_the_text_of_token_ids() -> None:
+    ids = byte_tokenizer().encode("café")
+
+    def words(given: RoutesBuild) -> Sequence[Route]:
+        async def say(request: Request) -> Response:
+            return PlainTextResponse(given.running.text([*ids, -1]) or "")
+
+        return [Route("GET", "/words", say)]
+
+    assert client(words).get("/words").text == "<|bos|>café"
+
+
 def test_the_key_is_asked_for() -> None:
     http = client(toy_routes, api_key="secret")
     assert http.get("/hello/you").status_code == 401

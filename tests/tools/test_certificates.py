@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from srtkit.spec.versions import CONTRACTS
 from srtkit_conformance.catalogue import KINDS
 from srtkit_conformance.certificate import Standing, State
 from srtkit_conformance.digest import certificate_path
@@ -106,7 +107,7 @@ def test_a_run_fills_the_page(checkout: Path, capfd: pytest.CaptureFixture[str])
     assert capfd.readouterr().out == f"{CHUNK}: level 0 reached, level 0 asked\n"
     report, page = read_report(place), certificates.page(checkout)
     row = next(line for line in page.splitlines() if line.startswith(f"| {CHUNK} |"))
-    for words in ("0 of 0", "cpu:0, ", "prefix_cache/1.0", report.started[:10], report.plugin.digest[:16]):
+    for words in ("0 of 0", "cpu:0, ", f"prefix_cache/{CONTRACTS['prefix_cache'].version}", report.started[:10], report.plugin.digest[:16]):
         assert words in row
     assert "Without a certificate: prefix_cache:radix.\n" in page
     assert "| check | level | clause | chunk |\n" in page

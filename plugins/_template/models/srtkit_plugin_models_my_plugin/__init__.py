@@ -22,7 +22,7 @@ def build(given: ModelBuild) -> Model:
 def srtkit_models() -> ModelsDescriptor:
     """Offers the family `my-plugin`."""
     return ModelsDescriptor(
-        contract="1.0",
+        contract="1.1",
         options=NoOptions,
         architectures=frozenset({ARCHITECTURE}),
         plan=plan,

@@ -33,4 +33,4 @@ def build(given: PrefixCacheBuild) -> PrefixCache:
 @hookimpl
 def srtkit_prefix_cache() -> PrefixCacheDescriptor:
     """Offers the cache `my-plugin`."""
-    return PrefixCacheDescriptor(contract="1.0", options=NoOptions, capabilities=capabilities, build=build)
+    return PrefixCacheDescriptor(contract="1.1", options=NoOptions, capabilities=capabilities, build=build)

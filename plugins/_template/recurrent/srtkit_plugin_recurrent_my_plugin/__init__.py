@@ -64,7 +64,7 @@ def build(given: RecurrentBuild) -> RecurrentBackend:
 def srtkit_recurrent() -> RecurrentDescriptor:
     """Offers the backend `my-plugin`."""
     return RecurrentDescriptor(
-        contract="1.0",
+        contract="1.1",
         options=Options,
         capabilities=capabilities,
         state_layouts=state_layouts,
