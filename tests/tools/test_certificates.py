@@ -107,7 +107,8 @@ def test_a_run_fills_the_page(checkout: Path, capfd: pytest.CaptureFixture[str])
     assert capfd.readouterr().out == f"{CHUNK}: level 0 reached, level 0 asked\n"
     report, page = read_report(place), certificates.page(checkout)
     row = next(line for line in page.splitlines() if line.startswith(f"| {CHUNK} |"))
-    for words in ("0 of 0", "cpu:0, ", f"prefix_cache/{CONTRACTS['prefix_cache'].version}", report.started[:10], report.plugin.digest[:16]):
+    spoken = f"prefix_cache/{CONTRACTS['prefix_cache'].version}"
+    for words in ("0 of 0", "cpu:0, ", spoken, report.started[:10], report.plugin.digest[:16]):
         assert words in row
     assert "Without a certificate: prefix_cache:radix.\n" in page
     assert "| check | level | clause | chunk |\n" in page
