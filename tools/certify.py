@@ -34,8 +34,9 @@ it: so these two are level 3 of all of them, in every legal combination of two.
 
 
 def level_of(part: str) -> int:
-    """The level that a plugin of this repository is certified at."""
-    return LEVELS.get(part, LEVEL)
+    """The level that a plugin of this repository is certified at: at most the highest that its kind has checks of."""
+    highest = max(check.level for check in checks_for(part.partition(":")[0]))
+    return LEVELS.get(part, min(LEVEL, highest))
 
 
 def certify(part: str, certificate: Path, level: int = LEVEL) -> bool:

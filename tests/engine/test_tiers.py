@@ -112,6 +112,19 @@ def test_files_outlive_the_engine(engine: Any, expected: list[list[int]], tmp_pa
     assert tokens(second) == expected
 
 
+def test_what_the_last_request_leaves_is_stored_without_another(engine: Any, tmp_path: Path) -> None:
+    """Its last pages are known when nothing runs any more."""
+    store, n_new = tmp_path / "store", 40
+    one = engine(storage={"use": "files", "path": str(store)})
+    one.generate([PROMPTS[0]], temperature=0, max_tokens=n_new, ignore_eos=True)
+    pages, stored = (len(PROMPTS[0]) + n_new - 1) // 16, 0  # the last token has no KV
+    until = time.monotonic() + 5.0
+    while stored < pages and time.monotonic() < until:
+        time.sleep(0.02)
+        stored = sum(file.is_file() for file in store.rglob("*"))
+    assert stored == pages
+
+
 @pytest.mark.full
 def test_another_models_pages_are_not_found(engine: Any, tmp_path: Path) -> None:
     storage = {"use": "files", "path": str(tmp_path / "store")}

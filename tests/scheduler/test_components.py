@@ -62,6 +62,17 @@ def test_pages_before_a_window_are_let_go_while_the_sequence_runs() -> None:
     assert len(let_go) >= (context - WINDOW.window) // PAGE - 2
 
 
+@pytest.mark.parametrize("depth", [0, 1])
+def test_a_sequence_alone_outgrows_the_window_that_its_lease_pins(depth: int) -> None:
+    """The pool holds what it sees and a chunk: no room for the last window of its prompt beside the one it is in."""
+    window, chunk, context = Component("window", reach="window", window=40), 4, 120
+    pools = {FULL: 60, window: window.pages_held(context, chunk, PAGE)}
+    bench = Recorded(SchedulerLimits(1, chunk, context, PAGE, pools), depth=depth)
+    bench.serve(list(range(60)), max_tokens=60)
+    bench.verify()
+    assert 0 < bench.scheduler.counters.retracted < 10
+
+
 def test_pages_held_bounds_every_window() -> None:
     """By counting: positions seen and written from any committed length on."""
     for size in (1, 3, 4, 16):

@@ -20,12 +20,30 @@ from srtkit_conformance.target import Target
 Fields = TypeVar("Fields", bound=msgspec.Struct)
 SECONDS = 10.0
 FAILURE = EngineError("engine", "has failed, says the suite")
-FIGURES = Stats(3, 1, 40, 100, 5000, 1200, 700, 2, 1, 900, 10, 25)
+HOST = {"pages": 50, "used": 12, "bytes": 12288, "read": 4, "written": 16, "failed": 0}
+FIGURES = Stats(3, 1, 40, 100, 5000, 1200, 700, 2, 1, 900, 10, 25, {"host": HOST})
+PREFIX = {"length": 8, "ids": [7, 8], "pages": {"full": [3, 4]}, "namespace": b"", "hits": 2, "pins": 1, "tiers": {}}
+LONGER = {"length": 12, "ids": [9, -1], "pages": {"full": [0]}, "namespace": b"secret", "hits": 1, "pins": 0}
+CACHE = {
+    "pages": {"full": {"total": 100, "free": 60, "in_use": 10, "retiring": 5, "cached": 25, "moving": 0}},
+    "cache": {
+        "cached_pages": {"full": 25},
+        "pinned_pages": {"full": 8},
+        "entries": 2,
+        "extra": {},
+        "tiers": {"host": HOST},
+    },
+    "prefixes": [{"parent": -1, **PREFIX}, {"parent": 0, **LONGER, "tiers": {"host": 1}}],
+}
+"""As the engine answers to "cache"."""
 
 
 @dataclass
 class SuiteService:
-    """What routes are given. `asked` are the calls, in order; `failed`: the engine answers nothing any more."""
+    """What routes are given. `asked` are the calls, in order, `given` the arguments of the last to the engine.
+
+    `failed`: the engine answers nothing any more. `storage`: there is one to be used.
+    """
 
     failed: bool = False
     stats: Stats | None = FIGURES
@@ -33,13 +51,19 @@ class SuiteService:
     info: Mapping[str, Any] = field(default_factory=lambda: {"model": {"id": "suite"}, "wiring": {}, "memory": {}})
     watchers: list[Callable[[Event], None]] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
+    given: Mapping[str, Any] = field(default_factory=dict)
+    storage: bool = True
 
     async def control(self, op: str, **args: Any) -> Any:
         self.asked.append(op)
+        self.given = args
         await asyncio.sleep(0)
         if self.failed:
             raise FAILURE
-        return {"pages": 100}
+        return {"cache": CACHE, "storage": self.storage}.get(op, {"pages": 100})
+
+    def text(self, ids: Sequence[int]) -> str | None:
+        return "".join(f"<{one}>" for one in ids if one >= 0)
 
     def abort(self, id_: str | None) -> int:
         self.asked.append("abort")

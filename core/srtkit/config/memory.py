@@ -105,7 +105,7 @@ def plan_memory(
         left, reason = kv_cap, f"capped by the platform at {_gib(kv_cap)} (memory.kv_gib lifts it)"
     pools = _share(left, limits, page_bytes)
     kv, least = sum(pool.nbytes for pool in pools), sum(_least(one, limits) * n for one, n in page_bytes.items())
-    short = any(pool.pages < _least(pool.component, limits) for pool in pools)
+    short = kv > left or any(pool.pages < _least(pool.component, limits) for pool in pools)
     if left - kv >= sum(page_bytes.values()):
         beyond = reason if kv_bytes else f"{_gib(left)} would be free"
         reason = f"all that {limits.max_rows} sequences of {limits.max_context:,} tokens can fill ({beyond})"

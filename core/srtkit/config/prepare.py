@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from srtkit.config.check import check
+from srtkit.config.kv_scales import kv_scales_file
 from srtkit.config.resolve import EngineConfig, resolve
 from srtkit.config.settings import Settings
 from srtkit.config.source import resolve_source
@@ -64,6 +65,9 @@ def prepare(settings: Settings, *, assume: str | None = None, serving: bool = Fa
         loader = choose_loader(loaded, path)
         description = loader.descriptor.describe(path, loader.options)
         config = resolve(settings, loaded, facts, defaults, description.config)
+    if settings.memory.kv_dtype.startswith("float8") and not kv_scales_file(path).exists():
+        note = f"FP8 KV has scale 1.0 everywhere: there is no {kv_scales_file(path)}, which `srt calibrate kv` writes"
+        config = replace(config, notes=(*config.notes, note))
     # A platform's order is a preference, a file's a promise: only to pass over what the file names degrades.
     degraded = (*wiring.degraded, *(config.passed_over if settings.attention.use else ()))
     return Run(settings, replace(wiring, degraded=degraded), loaded, facts, defaults, path, description, config)
@@ -137,6 +141,5 @@ def explain(run: Run) -> str:
         what = f"{one.spec.heads} heads x {one.spec.head_dim} x {one.spec.state_dim}, {one.plugin.wired.part}"
         lines.append(f"  {one.spec.kind:<10} {len(one.layers)} layers, {what}")
     lines += [f"  {runner.plugin.wired.part}: {len(runner.keys)} captured shapes" for runner in config.runners]
-    figures = ("  " + line for line in config.memory.lines(limits.page_size))
-    lines += ["", "memory plan, before any weight is read", *figures]
+    lines += ["", "memory plan, before any weight is read", *("  " + x for x in config.memory.lines(limits.page_size))]
     return "\n".join([*lines, f"  steps in flight: {limits.depth}", *(f"note: {note}" for note in config.notes)])

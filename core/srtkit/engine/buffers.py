@@ -164,12 +164,7 @@ class StepBuffers:
             host_context=host[1][:rows],
         )
         views = {
-            name: GroupView(
-                page_tokens=self._page_size,
-                page_table=one.device[:rows],
-                slot_mapping=column(one.column, tokens),
-                host_pages=one.host[:rows, :width],
-            )
+            name: GroupView(self._page_size, one.device[:rows], column(one.column, tokens), one.host[:rows, :width])
             for name, one in self._paged.items()
         }
         return batch, views, ModelInputs(ids, positions[None], column("logit_rows", key.rows))

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from srtkit.config.kv_scales import Scales, kv_scales, kv_scales_file
 from srtkit.config.prepare import choose_loader
 from srtkit.config.resolve import EngineConfig, GroupChoice, RecurrentChoice
 from srtkit.config.settings import Settings
@@ -46,12 +47,16 @@ SAMPLE = 64  # numbers of a parameter that its model is known by, or a few more
 
 @dataclass
 class Built:
-    """The parts of a running rank. `close` frees everything; nothing is used afterwards."""
+    """The parts of a running rank. `close` frees everything; nothing is used afterwards.
+
+    `kv_scales`: what a file of them needs, its "file" and the digest of the "weights".
+    """
 
     scheduler: Scheduler
     runner: ModelRunner
     config: EngineConfig
     ops: Mapping[str, str]
+    kv_scales: Mapping[str, str]
     close: Callable[[], None]
 
     def info(self) -> dict[str, Any]:
@@ -70,6 +75,7 @@ class Built:
             "workspace_bytes_estimate": memory.workspace,
             "captured": self.runner.captured,
             "ops": dict(self.ops),
+            "kv_scales": dict(self.kv_scales),
             "peak_bytes": self.runner.platform.memory(0).peak,
         }
 
@@ -92,49 +98,45 @@ def build_engine(
             offers.append(Offer(plugin.wired.offer.name, plugin.descriptor, provider))
         binder = Binder(offers, facts)
         model, weights = _load_model(config, loaded, binder, platform.device(0), path, progress)
-        attention = [_bind(choice, config, loaded, platform) for choice in config.groups]
+        scales = kv_scales(path, weights.hex(), [choice.group for choice in config.groups])
+        attention = [_bind(choice, config, loaded, platform, scales) for choice in config.groups]
         recurrent = [_bind_recurrent(choice, config, platform, model) for choice in config.recurrent]
-        components = config.model.components
+        components, page_size = config.model.components, config.limits.page_size
         whole = [key for choice in config.runners if not choice.cuts for key in choice.keys]
         program = TargetProgram(model, (attention, recurrent), components, config.limits, platform, whole)
         opened.callback(program.close)
         graph_runners: dict[GraphRunner, Sequence[StepKey]] = {}
-        for choice in config.runners:
-            build = GraphRunnerBuild(config.limits, platform, 0, choice.plugin.options)
-            graph_runner = choice.plugin.descriptor.build(build)
+        for one in config.runners:
+            graph_runner = one.plugin.descriptor.build(GraphRunnerBuild(config.limits, platform, 0, one.plugin.options))
             opened.callback(graph_runner.close)
-            graph_runners[graph_runner] = choice.keys
+            graph_runners[graph_runner] = one.keys
         runner = ModelRunner(platform, config.limits, program, graph_runners)
         runner.warm_up(min(WARM_UP_TOKENS, config.limits.max_tokens, config.limits.page_size), prompt=True)
         runner.warm_up(1, prompt=False)
         cache_plugin = loaded.one("prefix_cache")
-        identity, page_bytes = _identity(config, weights), sum(pool.page_bytes for pool in config.memory.pools)
-        cache_build = PrefixCacheBuild(
-            config.limits.page_size, components, cache_plugin.options, identity, page_bytes=page_bytes
-        )
+        identity, page_bytes = _identity(config, weights, scales), sum(pool.page_bytes for pool in config.memory.pools)
+        cache_build = PrefixCacheBuild(page_size, components, cache_plugin.options, identity, page_bytes=page_bytes)
         cache = loaded.build(cache_plugin, {"prefix_cache": cache_build})
         opened.callback(cache.close)
         if cache_plugin.descriptor.mover is not None:
-            layers = {
-                one.name: [h for g in attention if g.component == one.name for h in g.handles] for one in components
-            }
+            layers = {c.name: [h for g in attention if g.component == c.name for h in g.handles] for c in components}
             stores = loaded.build_needs(cache_plugin, {"kv_store": KVStoreBuild(NoOptions())})
-            program.mover = cache_plugin.descriptor.mover(
-                MoverBuild(platform, layers, identity, cache_plugin.options, stores)
-            )
+            mover_build = MoverBuild(platform, layers, identity, cache_plugin.options, stores)
+            program.mover = cache_plugin.descriptor.mover(mover_build)
             opened.callback(program.mover.close)
         limits = SchedulerLimits(
             max_running=config.limits.max_rows,
             chunk_tokens=settings.scheduler.chunk_tokens,
             max_context=config.limits.max_context,
-            page_size=config.limits.page_size,
+            page_size=page_size,
             pools={pool.component: pool.pages - 1 for pool in config.memory.pools},
             policy=settings.scheduler.policy,
             shares=config.shares,
             inner_snapshots=all(choice.can.inner_snapshots for choice in config.recurrent),
         )
         scheduler = Scheduler(limits, cache, config.fit)
-        return Built(scheduler, runner, config, binder.choices, opened.pop_all().close)
+        about = {"file": str(kv_scales_file(path)), "weights": weights.hex()}
+        return Built(scheduler, runner, config, binder.choices, about, opened.pop_all().close)
 
 
 def _load_model(
@@ -147,20 +149,22 @@ def _load_model(
     with closing(plugin.descriptor.build(ModelLoaderBuild(path, plugin.options, config.config))) as loader:
         fill_weights(model, config.model, loader, Shard(), progress)
     digest = blake2b(digest_size=32)
-    for name, slot in sorted(model.slots().items()):
-        sample = slot.flatten()[:: max(1, slot.numel() // SAMPLE)].float().cpu()
+    for name, slot in sorted(model.slots().items()):  # as bfloat16, so that float32 and it are one model
+        sample = slot.flatten()[:: max(1, slot.numel() // SAMPLE)].bfloat16().float().cpu()
         digest.update(name.encode() + sample.numpy().tobytes())
     model.pack()
     return model, digest.digest()
 
 
-def _identity(config: EngineConfig, weights: bytes) -> bytes:
+def _identity(config: EngineConfig, weights: bytes, scales: Scales) -> bytes:
     """What a page holds beside its tokens and what is before them: equal where pages may be exchanged."""
-    parts = [config.model.dtype, *((one.group, one.layout) for one in config.groups)]
+    parts = [config.model.dtype, *((one.group, one.layout) for one in config.groups), sorted(scales.items())]
     return repr((weights, sorted(config.config.items()), parts)).encode()
 
 
-def _bind(choice: GroupChoice, config: EngineConfig, loaded: LoadedPlugins, platform: Platform) -> BoundGroup:
+def _bind(
+    choice: GroupChoice, config: EngineConfig, loaded: LoadedPlugins, platform: Platform, scales: Scales
+) -> BoundGroup:
     """Allocate the group's pools, layer-major, and build its backends over them."""
     group, layout = choice.group, choice.layout
     build = {"attention": AttentionBuild(group, layout, config.limits, platform, 0, NoOptions())}
@@ -168,7 +172,11 @@ def _bind(choice: GroupChoice, config: EngineConfig, loaded: LoadedPlugins, plat
     for shadow in loaded.all("attention", "shadow"):
         backends = [loaded.build(shadow, build, live=backend) for backend in backends]
     planes = _allocate(group.spec.component, layout.planes, group.layers, config, platform)
-    return BoundGroup(backends, [LayerHandle(*one) for one in planes.items()], group.spec.component)
+    own: dict[int, dict[str, Tensor]] = {
+        i: {k: torch.tensor(x, device=platform.device(0)) for k, x in scales[i].items()} for i in planes if i in scales
+    }
+    handles = [LayerHandle(layer, views, scales=own.get(layer)) for layer, views in planes.items()]
+    return BoundGroup(backends, handles, group.spec.component)
 
 
 def _bind_recurrent(choice: RecurrentChoice, config: EngineConfig, platform: Platform, model: Model) -> RecurrentGroup:

@@ -112,9 +112,9 @@ class Engine:
         finally:
             await asyncio.wrap_future(self._submit(_end(pieces)))
 
-    def control(self, op: str) -> Any:
-        """Have the engine do an operation ("flush_cache", "info"); its answer."""
-        return self._call(self._service.control(str(op)))
+    def control(self, op: str, **args: Any) -> Any:
+        """Have the engine do an operation ("flush_cache", "info", "cache", "storage"); its answer."""
+        return self._call(self._service.control(str(op), **args))
 
     def close(self) -> None:
         """Stop the threads and free everything; whoever still waits gets an error. Idempotent."""
@@ -219,14 +219,8 @@ async def _end(pieces: Any) -> None:
 
 
 def _completion(generation: Generation, whole: Piece) -> Completion:
-    return Completion(
-        text=whole.text,
-        token_ids=whole.token_ids,
-        finish_reason=whole.finish_reason or "",
-        prompt_tokens=generation.prompt_tokens,
-        cached_tokens=generation.cached_tokens,
-        logprobs=whole.logprobs,
-    )
+    tokens = generation.prompt_tokens, generation.cached_tokens
+    return Completion(whole.text, whole.token_ids, whole.finish_reason or "", *tokens, whole.logprobs)
 
 
 def _checked(piece: Piece) -> Piece:

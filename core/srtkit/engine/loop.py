@@ -46,13 +46,13 @@ class EngineLoop:
         """One round of the loop."""
         busy = self.scheduler.has_work or bool(self._in_flight)
         moving = bool(self.scheduler.book.tiers.under_way)
+        rested = self._idle  # in the turn before, too: copies that the last commit asked for have been started
         if not busy and not moving and not self._idle:
             self._send_stats()
             self.on_idle()
             self._idle = True
         wait = POLL_SECONDS if moving and not self._in_flight else 0.0
-        if self._absorb(wait if busy or moving else None):
-            self._idle = False
+        self._idle &= not self._absorb(wait if busy or moving or not rested else None)
         self._complete()
         plan = self.scheduler.plan()
         if plan.rows:
@@ -77,8 +77,7 @@ class EngineLoop:
     def _absorb(self, wait: float | None) -> bool:
         """Take all messages that have come; whether there were any."""
         batch = self.inbox.drain(wait)
-        for frames in batch:
-            message = decode(frames[0])
+        for message in (decode(frames[0]) for frames in batch):
             if isinstance(message, Submit):
                 self.scheduler.submit(message)
             elif isinstance(message, Abort):
@@ -88,25 +87,22 @@ class EngineLoop:
         return bool(batch)
 
     def _control(self, message: Control) -> None:
-        value: Any = None
-        error = ""
-        if message.op == "flush_cache":
-            value = self.scheduler.book.room.flush()
-        elif message.op == "info":
-            value = self.info()
-        elif message.op == "shutdown":
-            self._stopping = True
-        else:
-            error = f"unknown operation {message.op!r}"
-        self._send(Reply(message.id, value, error))
+        book = self.scheduler.book
+        operations: dict[str, Callable[..., Any]] = {"info": self.info, "shutdown": self._stop}
+        operations |= {"flush_cache": book.room.flush, "cache": book.room.figures, "storage": book.cache.use_storage}
+        known = message.op in operations
+        value = operations[message.op](**message.args) if known else None
+        self._send(Reply(message.id, value, "" if known else f"unknown operation {message.op!r}"))
+
+    def _stop(self) -> None:
+        self._stopping = True
 
     def _send(self, message: Message) -> None:
         self.outbox.send([encode(message)])
 
     def _send_stats(self) -> None:
         self._stats_sent = time.monotonic()
-        scheduler = self.scheduler
-        pool = scheduler.book.main.pool
+        scheduler, pool = self.scheduler, self.scheduler.book.main.pool
         self._send(
             Stats(
                 running=len(scheduler.running),
@@ -114,6 +110,7 @@ class EngineLoop:
                 pages_used=pool.in_use + pool.retiring,
                 pages_total=pool.total,
                 cached_pages=pool.cached,
+                tiers=scheduler.book.cache.stats().tiers,
                 eager_steps=self.runner.eager_steps,
                 **vars(scheduler.counters),
             )

@@ -55,17 +55,12 @@ def _check_names(plan: ModelPlan, stored: Mapping[str, WeightInfo]) -> None:
     known = {name for entry in plan.weights for name in entry.sources}
     wanted = {name for entry in plan.weights if not entry.tied_to for name in entry.sources}
     if missing := wanted - stored.keys():
-        raise LoaderError(
-            PART,
-            f"{len(missing)} weights of {plan.architecture} are not in the source: {_some(missing)}",
-            "the download is incomplete, or config and weights are of different models",
-        )
+        cause = f"{len(missing)} weights of {plan.architecture} are not in the source: {_some(missing)}"
+        raise LoaderError(PART, cause, "the download is incomplete, or config and weights are of different models")
     if extra := {name for name in stored.keys() - known if not name.endswith(plan.ignored)}:
-        raise LoaderError(
-            PART,
-            f"{len(extra)} stored weights are unknown to {plan.architecture}: {_some(extra)}",
-            "config and weights are of different models, or the weights are quantised in a form that is not read",
-        )
+        cause = f"{len(extra)} stored weights are unknown to {plan.architecture}: {_some(extra)}"
+        remedy = "config and weights are of different models, or the weights are quantised in a form that is not read"
+        raise LoaderError(PART, cause, remedy)
 
 
 def _targets(
@@ -84,9 +79,8 @@ def _targets(
         for name, shape in zip(entry.sources, entry.source_shapes, strict=True):
             info = stored.get(name)
             if info is not None and info.shape != shape:
-                raise LoaderError(
-                    PART, f"{name} is stored as {info.shape}, the config asks for {shape}", "check the config"
-                )
+                cause = f"{name} is stored as {info.shape}, the config asks for {shape}"
+                raise LoaderError(PART, cause, "check the config")
             request = _request(entry, name, shape, shard)
             if request in targets:
                 raise PluginBroken(f"models:{plan.architecture}", f"two parameters want the same part of {name}")

@@ -128,15 +128,10 @@ async def _serve_http(
     app: FastAPI, service: Service, listener: socket.socket, inbox: Receiver, rank: Rank, banner: str
 ) -> None:
     loop = asyncio.get_running_loop()
-    config = uvicorn.Config(
-        app,
-        log_config=None,
-        log_level="warning",
-        access_log=service.settings.access_log,
-        timeout_graceful_shutdown=int(2 * GRACE_SECONDS),
-        lifespan="off",
-    )
-    if service.settings.access_log:  # uvicorn has one level for this and for what it says of itself
+    own: dict[str, Any] = {"log_config": None, "log_level": "warning", "lifespan": "off"}
+    access_log, grace = service.settings.access_log, int(2 * GRACE_SECONDS)
+    config = uvicorn.Config(app, access_log=access_log, timeout_graceful_shutdown=grace, **own)
+    if access_log:  # uvicorn has one level for this and for what it says of itself
         logging.getLogger("uvicorn.access").setLevel(logging.INFO)
     server = _Server(config, service, banner)
     _on_stop(server.handle_exit)

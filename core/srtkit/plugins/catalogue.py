@@ -9,7 +9,7 @@ from srtkit.spec.versions import CONTRACTS
 
 OFFICIAL: dict[str, tuple[str, ...]] = {
     "platform": ("cpu", "cuda", "fakedev"),
-    "attention": ("cpu-native", "fa3", "flashinfer", "shadow", "torch", "triton"),
+    "attention": ("calibrate", "cpu-native", "fa3", "flashinfer", "shadow", "torch", "triton"),
     "recurrent": ("torch",),
     "prefix_cache": ("chunk", "events", "hiradix", "mamba", "radix", "radix-native"),
     "kv_store": ("files", "redis"),
@@ -19,7 +19,7 @@ OFFICIAL: dict[str, tuple[str, ...]] = {
     "ops": ("cpu", "cpu-native", "triton"),
     "models": ("models",),
     "routes": ("admin", "cache"),
-    "cli": ("bench", "chat", "conformance", "debug", "plugin"),
+    "cli": ("bench", "cache", "calibrate", "chat", "conformance", "debug", "plugin"),
 }
 
 # Kind → names when neither the file nor the platform says; other kinds then have none.
@@ -33,7 +33,7 @@ DEFAULTS: dict[str, tuple[str, ...]] = {
     "routes": ("admin",),
 }
 
-_ODD_NAMES = {name: f"srtkit-plugin-{name}" for name in ("cpu-native", "models")}
+_ODD_NAMES = {name.removeprefix("cli-"): f"srtkit-plugin-{name}" for name in ("cli-calibrate", "cpu-native", "models")}
 _ODD_NAMES |= dict.fromkeys(("conformance", "plugin"), "srtkit-conformance")
 _ODD_NAMES |= dict.fromkeys(OFFICIAL["graph_runner"][:3], "srtkit-plugin-graph-cuda")
 

@@ -117,10 +117,13 @@ class PageBook:
         for part in self._windows:
             part.let_go(slots)
 
-    def copies(self, sequence: Sequence) -> bool:
-        """Whether it holds copies of pages that the cache has, and pins."""
-        length = sequence.lease.length if sequence.lease else 0
-        return any(part.own[sequence.slot, : length // part.page_size].any() for part in self.parts)
+    def pins_unused(self, sequence: Sequence) -> bool:
+        """Whether it pins cached pages that it does not read: it has copies of them, or is a window beyond them.
+
+        Not told while a step of it is in flight, whose commit may give it pages.
+        """
+        slot, length = sequence.slot, sequence.lease.length if sequence.lease else 0
+        return not self.columns.in_flight[slot] and any(part.pins_unused(slot, length) for part in self.parts)
 
     def end(self, sequence: Sequence) -> None:
         """The sequence stops running: keep what is committed, retire the rest with its slot."""

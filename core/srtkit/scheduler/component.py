@@ -92,6 +92,11 @@ class PagedComponent:
         self.table[rows, index], self.own[rows, index] = 0, False
         self._note(rows, index)
 
+    def pins_unused(self, slot: int, length: int) -> bool:
+        """Whether a lease of that length pins pages in place of which the slot has its own, or that it has let go."""
+        let_go = self._first[slot] > self.component.first_page(length, self.page_size)
+        return bool(let_go or self.own[slot, : length // self.page_size].any())
+
     def retire(self, slot: int) -> None:
         """The sequence has ended: its own pages wait for the steps in flight."""
         self.pool.retire(int(np.count_nonzero(self.own[slot])))

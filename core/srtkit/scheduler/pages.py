@@ -60,6 +60,11 @@ class PagePool:
         self.retiring -= len(pages)
         self._push(pages)
 
+    def counts(self) -> dict[str, int]:
+        """Pages by state; those that move are cached ones."""
+        moving = {"cached": self.cached, "moving": self.moving}
+        return {"total": self.total, "free": self.free, "in_use": self.in_use, "retiring": self.retiring, **moving}
+
     def _push(self, pages: Ints) -> None:
         self._free[self.free : self.free + len(pages)] = pages[::-1]
         self.free += len(pages)

@@ -46,6 +46,11 @@ class Room:
         """Empty the cache as far as it is not pinned; how many pages became free."""
         return self.take_evicted(self._cache.reset())
 
+    def figures(self, limit: int = 0, tokens: int = 0) -> dict[str, object]:
+        """Pages of every component by state, what the cache says of itself, and its `outline`."""
+        pages = {part.name: part.pool.counts() for part in self._parts}
+        return {"pages": pages, "cache": self._cache.stats(), "prefixes": self._cache.outline(limit, tokens)}
+
     def take_evicted(self, evicted: Evicted) -> int:
         """Pages the cache gave back become free; how many."""
         for part in self._parts:

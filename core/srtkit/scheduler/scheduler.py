@@ -226,7 +226,7 @@ class Scheduler:
         (more) to do now.
 
         With steps in flight its pages come free only when they are committed: then waiting is enough. A sequence
-        alone is put back if it has copies of cached pages, which it pins: it starts again on the cache's.
+        alone is put back if it pins cached pages that it does not read: it starts again on those that it does.
         """
         available = self.book.room.available()
         if (available >= n).all():
@@ -235,7 +235,7 @@ class Scheduler:
             return False
         live = [one for one in self.running.values() if self.columns.state[one.slot] != State.RETIRING]
         youngest = max(live, key=lambda one: one.order)
-        if not self.book.copies(youngest) if len(live) == 1 else youngest.slot == keep_slot:
+        if not self.book.pins_unused(youngest) if len(live) == 1 else youngest.slot == keep_slot:
             return False
         self._put_back(youngest)
         return True
@@ -319,14 +319,12 @@ class Scheduler:
         return deltas
 
     def _end(self, sequence: Sequence, reason: str) -> None:
-        rid = sequence.request.rid
-        del self._slot_of[rid]
-        self._finished.append(Finished(rid, sequence.slot, reason))
+        del self._slot_of[sequence.request.rid]
+        self._finished.append(Finished(sequence.request.rid, sequence.slot, reason))
         self.book.end(sequence)
 
     def _free_retired(self) -> None:
-        retiring = (self.columns.state == State.RETIRING) & (self.columns.in_flight == 0)
-        for slot in np.flatnonzero(retiring).tolist():
+        for slot in np.flatnonzero((self.columns.state == State.RETIRING) & (self.columns.in_flight == 0)).tolist():
             self.book.give_back(self.running.pop(slot))
             self._builder.release(slot)
 

@@ -191,6 +191,10 @@ class Service:
             raise EngineError("engine", reply.error)
         return reply.value
 
+    def text(self, ids: Sequence[int]) -> str | None:
+        """The text of token ids; None without a tokenizer."""
+        return tokenizer.decode(ids, skip_special=False) if (tokenizer := self.model.tokenizer) else None
+
     async def read(self, request: Request, kind: type[Fields]) -> Fields:
         """A request's JSON body. Raises `RequestError`."""
         return parse(await json_body(request), kind, self.unknown_field)

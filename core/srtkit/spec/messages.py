@@ -132,7 +132,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
 
 
 class Stats(msgspec.Struct, frozen=True, tag=True):
-    """Figures of the scheduler, sent while busy and once when it falls idle."""
+    """Figures of the scheduler, sent while busy and once when it falls idle. `tiers` as in `CacheStats`."""
 
     running: int = 0
     waiting: int = 0
@@ -146,11 +146,12 @@ class Stats(msgspec.Struct, frozen=True, tag=True):
     steps: int = 0
     eager_steps: int = 0
     cached_pages: int = 0
+    tiers: dict[str, dict[str, int]] = {}
 
 
 Message = Submit | Abort | Control | Deltas | Reply | Ready | Failed | Stats
 
-_encoder = msgspec.msgpack.Encoder()
+_encoder = msgspec.msgpack.Encoder(enc_hook=lambda value: value.tolist())  # arrays and numbers of numpy
 _envelope = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw])  # opened first: another schema has other messages
 _decoder = msgspec.msgpack.Decoder(Message)
 

@@ -1,4 +1,4 @@
-"""The prefix cache contract, `prefix_cache/1.0`: token ids and namespaces → pages.
+"""The prefix cache contract, `prefix_cache/1.1`: token ids and namespaces → pages.
 
 A cache knows no tensor and no torch and never owns the allocator: it holds page ids the scheduler gave
 it, lends them out pinned, and gives them back on eviction. A page id in the cache stands for its whole
@@ -102,12 +102,37 @@ class CacheEvent:
 
 @dataclass(frozen=True)
 class CacheStats:
-    """Figures for metrics. Pages are per component."""
+    """Figures for metrics. Pages are per component. `extra`: whatever else there is to know, as plain data.
+
+    `tiers` are those below the device. As they stand: `pages` (all that there are), `used`, `bytes` of these,
+    `attached` (1 or 0). Pages counted since the start: `read` (brought nearer to the device), `misses` (asked for in
+    vain), `written`, `failed`. A tier leaves out what it does not know.
+    """
 
     cached_pages: Mapping[str, int]
     pinned_pages: Mapping[str, int]
     entries: int
     extra: Mapping[str, Any] = field(default_factory=dict)
+    tiers: dict[str, dict[str, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Prefix:
+    """A prefix that is kept, for people to look at; what it extends, its `parent`, is an earlier one of the outline.
+
+    `parent` is that one's place, -1 for none. `length` in tokens, the parent's included; `ids` are the first of its
+    own, negative where a span stands; `pages` by component its own on the device, 0 for those that are gone. `hits`:
+    matches that found it; `pins`: leases that hold it; `tiers`: how many of its own pages are in each below the device.
+    """
+
+    parent: int
+    length: int
+    ids: tuple[int, ...]
+    pages: Mapping[str, Ints]
+    namespace: bytes
+    hits: int
+    pins: int
+    tiers: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -188,7 +213,21 @@ class PrefixCache(ABC):
 
     @abstractmethod
     def stats(self) -> CacheStats:
-        """Figures for metrics."""
+        """Figures for metrics. Asked about twice a second."""
+
+    def outline(self, limit: int, tokens: int) -> Sequence[Prefix]:
+        """Up to `limit` prefixes, those used most, with `tokens` of their ids; parents first. Changes nothing.
+
+        None from a cache that cannot say.
+        """
+        return ()
+
+    def use_storage(self, wanted: bool) -> bool:
+        """Go on with storage, or without: what is under way ends, and nothing more is asked of it or given to it.
+
+        Whether there is a storage to go on with or without.
+        """
+        return False
 
     @abstractmethod
     def close(self) -> None:

@@ -52,10 +52,13 @@ class Running(Protocol):
     watchers: list[Callable[[Event], None]]
 
     def control(self, op: str, **args: Any) -> Awaitable[Any]:
-        """Have the engine do an operation ("info", "flush_cache"); its answer.
+        """Have the engine do an operation ("info", "flush_cache", "cache", "storage"); its answer.
 
         Raises `EngineError` when it refuses or has failed, `TransportTimeout` when it does not answer.
         """
+
+    def text(self, ids: Sequence[int]) -> str | None:
+        """The text of token ids; None where the model has no tokenizer."""
 
     def abort(self, id_: str | None) -> int:
         """End the request of an id, or all (None); how many ran. They answer with what there is."""

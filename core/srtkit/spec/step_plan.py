@@ -38,7 +38,7 @@ class Column(IntEnum):
     PAGE_WRITES = 9  # (component, slot, index, page); page 0: let go. A slot component's index 0: the state slot
     COPIES = 10  # (component, source page, target page), before the step
     ZERO = 11  # (component, page), before the step and its copies
-    TRANSFERS = 12  # reserved: tier copies
+    TRANSFERS = 12  # tier copies that start with the step, see spec.tiers
     PREFIX_GROUPS = 13  # (first row, leading pages shared, members)
     CONTROL = 14  # (operation, argument): barrier steps
     STOP_IDS = 15  # (slot, token id): stop tokens of admitted slots, suppressed before min_tokens

@@ -16,6 +16,7 @@ from srtkit.spec.prefix_cache import (
     CacheStats,
     Evicted,
     Lease,
+    Prefix,
     PrefixCache,
     PrefixCacheBuild,
     Remap,
@@ -93,6 +94,10 @@ class EventsCache(PrefixCache):
         events = {"endpoint": publisher.endpoint, "replay": publisher.replay}
         figures = {"published": publisher.published, "overflows": publisher.overflows}
         return replace(stats, extra={**stats.extra, "events": {**events, **figures}})
+
+    def outline(self, limit: int, tokens: int) -> Sequence[Prefix]:
+        """As the inner cache."""
+        return self._inner.outline(limit, tokens)
 
     def close(self) -> None:
         """Publish what is left, free the ports, close the inner cache."""

@@ -151,6 +151,15 @@ def test_inside_a_cache_with_tiers_it_tells_what_the_device_has_and_outside_it_i
     assert error.value.remedy.startswith('use = "theirs" with inner = { use = "events" }')
 
 
+def test_what_is_cached_can_be_looked_at() -> None:
+    cache = new_cache(inner={"use": "radix"})
+    key = CacheKey(np.arange(3 * PAGE, dtype=np.int32))
+    store(cache, key, 3)
+    [one] = cache.outline(10, 2)
+    assert (one.length, one.ids) == (3 * PAGE, (0, 1))
+    cache.close()
+
+
 def request(options: object, **needs: PrefixCache) -> PrefixCacheBuild:
     return PrefixCacheBuild(PAGE, (FULL,), options, needs=needs, page_bytes=1024)  # type: ignore[arg-type]
 

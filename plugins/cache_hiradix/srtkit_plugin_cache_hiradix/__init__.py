@@ -26,6 +26,12 @@ Table = Annotated[dict[str, Any], AfterValidator(_names_a_plugin)]
 """`use` names a plugin, the rest is its own table of options."""
 
 
+def _shares(table: dict[str, Any]) -> dict[str, Any]:
+    if table["use"] == "chunk":
+        raise ValueError("chunk shares nothing, so there is nothing to copy")
+    return table
+
+
 class HiradixOptions(BaseModel):
     """How much host memory, what goes there when, and which storage lies below."""
 
@@ -36,7 +42,9 @@ class HiradixOptions(BaseModel):
         "write-through", description="when pages are copied to the host: at once, when used again, when evicted"
     )
     selective_hits: PositiveInt = Field(2, description="how often a page is used again before write-through-selective")
-    inner: Table = Field({"use": "radix"}, description="the cache of the device's pages, and its options")
+    inner: Annotated[Table, AfterValidator(_shares)] = Field(
+        {"use": "radix"}, description="the cache of the device's pages, and its options"
+    )
     storage: Table | None = Field(None, description='a page store below the host: use = "files", and its options')
     overlap: Literal["auto", "on", "off"] = Field(
         "auto", description="whether copies run beside steps, on a stream of their own; auto: on accelerators"

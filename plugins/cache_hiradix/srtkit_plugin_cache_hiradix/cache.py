@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from srtkit.spec.prefix_cache import (
     CacheStats,
     Evicted,
     Lease,
+    Prefix,
     PrefixCache,
     PrefixCacheBuild,
     Remap,
@@ -61,7 +63,8 @@ class HiradixCache(TieredCache):
         assert isinstance(inner, PrefixCache)
         self._inner = inner
         self._options = build.options
-        self._page_size = build.page_size
+        self._page_size, self._page_bytes = build.page_size, build.page_bytes
+        self._storing = build.options.storage is not None
         self._components = tuple(component.name for component in build.components)
         self._page_keys = PageKeys(build.identity, build.page_size)
         self._host = HostTier(build.options.host_pages(build.page_bytes))
@@ -76,7 +79,8 @@ class HiradixCache(TieredCache):
         """The device's prefix, pinned; `pending` is what the host has beyond it."""
         inner = self._inner.match(key)
         hold = Hold(inner, self._copies.names_of(inner))
-        names = self._page_keys.extended(hold.names, key, self._usable(key)) if len(self._host) else hold.names
+        usable = _usable(key, self._page_size)
+        names = self._page_keys.extended(hold.names, key, usable) if len(self._host) else hold.names
         n = len(hold.names)
         if self._options.write_policy == "write-through-selective":
             hits, enough = self._copies.hits, self._options.selective_hits
@@ -121,7 +125,7 @@ class HiradixCache(TieredCache):
 
     def release(self, lease: Lease) -> Evicted:
         """Unpin."""
-        return self._let_go(self._inner.release(self._ended(lease).inner))
+        return self._copies.let_go(self._inner.release(self._ended(lease).inner))
 
     def peek(self, keys: Sequence[CacheKey]) -> list[int]:
         """Lengths on the device."""
@@ -142,7 +146,7 @@ class HiradixCache(TieredCache):
             evicted = self._inner.evict(component, wanted - got)
             if self._options.write_policy == "write-back":
                 saved += self._copies.save_evicted(evicted)
-            freed.append(self._let_go(evicted))
+            freed.append(self._copies.let_go(evicted))
             got = saved + sum(len(one.pages[component]) for one in freed)
         return _joined(freed, saved)
 
@@ -151,7 +155,7 @@ class HiradixCache(TieredCache):
         cancelled = self.complete([], [one.id for one in self._moves.take()])
         self._host.clear()
         self._copies.hits.clear()
-        return _joined([cancelled, self._let_go(self._inner.reset())])
+        return _joined([cancelled, self._copies.let_go(self._inner.reset())])
 
     # --- copies ---
 
@@ -170,18 +174,18 @@ class HiradixCache(TieredCache):
             for page in move.host:
                 # A page that storage did not take is as good as before.
                 self._host.moved(page, ok or move.kind == "store")
-            if move.kind == "save" and ok and self._options.storage is not None:
+            if move.kind == "save" and ok and self._storing:
                 self._copies.store([page for page in move.host if self._host.get(page.name) is page])
             spoilt |= move.kind == "load" and not ok
-        forgotten = [self._let_go(self._inner.reset())] if spoilt else []
+        forgotten = [self._copies.let_go(self._inner.reset())] if spoilt else []
         return _joined([self._moves.now_free(), *forgotten])
 
     def fetch(self, key: CacheKey) -> int:
         """Ask storage for the pages that neither device nor host have, if they are enough to be worth it."""
-        if self._options.storage is None:
+        if not self._storing:
             return 0
         [length] = self._inner.peek([key])
-        names = self._page_keys.extended([], key, self._usable(key))[length // self._page_size :]
+        names = self._page_keys.extended([], key, _usable(key, self._page_size))[length // self._page_size :]
         missing = [name for name in names if (page := self._host.get(name)) is None or not page.ready]
         if len(missing) * self._page_size < self._options.fetch_tokens:
             return 0
@@ -200,6 +204,12 @@ class HiradixCache(TieredCache):
         ids, until = self._tickets.get(ticket, ([], 0.0))
         return time.monotonic() < until and any(map(self._moves.under_way, ids))
 
+    def use_storage(self, wanted: bool) -> bool:
+        """What is saved on the host while there is no storage is not stored later."""
+        there = self._options.storage is not None
+        self._storing = wanted and there
+        return there
+
     # --- figures ---
 
     def events(self) -> list[CacheEvent]:
@@ -207,11 +217,22 @@ class HiradixCache(TieredCache):
         return self._inner.events()
 
     def stats(self) -> CacheStats:
-        """The inner cache's figures, with pages that wait for a copy; `extra` has the host's and what was moved."""
-        stats = self._inner.stats()
+        """The inner cache's figures, with pages that wait for a copy, and those of host and storage."""
+        stats, moved, used = self._inner.stats(), self._moved, len(self._host)
         cached = {name: n + self._moves.held_back(name) for name, n in stats.cached_pages.items()}
-        tiers = {"host_pages": self._host.total, "host_used": len(self._host), "moved": dict(self._moved)}
-        return CacheStats(cached, stats.pinned_pages, stats.entries, {**stats.extra, **tiers})
+        failed = moved["failed load"] + moved["failed save"]
+        sizes = {"pages": self._host.total, "used": used, "bytes": used * self._page_bytes}
+        tiers = {"host": {**sizes, "read": moved["load"], "written": moved["save"], "failed": failed}}
+        if self._options.storage is not None:
+            asked = {"read": moved["fetch"], "misses": moved["failed fetch"]}
+            given = {"written": moved["store"], "failed": moved["failed store"]}
+            tiers["storage"] = {"attached": int(self._storing), **asked, **given}
+        return replace(stats, cached_pages=cached, tiers=tiers)
+
+    def outline(self, limit: int, tokens: int) -> Sequence[Prefix]:
+        """The inner cache's; what only slower tiers have is not among it."""
+        prefixes = self._inner.outline(limit, tokens)
+        return [replace(one, tiers={"host": self._copies.on_host(one.pages)}) for one in prefixes]
 
     def close(self) -> None:
         """Close the inner cache. The store is the mover's."""
@@ -233,14 +254,10 @@ class HiradixCache(TieredCache):
             self._host.moved(page, ok=True)
         return hold
 
-    def _usable(self, key: CacheKey) -> int:
-        """Whole pages of the key that may be used."""
-        return max(0, min(len(key.ids), key.limit)) // self._page_size
 
-    def _let_go(self, evicted: Evicted) -> Evicted:
-        """Pages that the inner cache gives up lose their names; those with a move wait for its end."""
-        self._copies.forget(evicted)
-        return Evicted(self._moves.free_of(evicted))
+def _usable(key: CacheKey, page_size: int) -> int:
+    """Whole pages of the key that may be used."""
+    return max(0, min(len(key.ids), key.limit)) // page_size
 
 
 def _joined(parts: Sequence[Evicted], pending: int = 0) -> Evicted:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 
 import numpy as np
 
@@ -38,17 +39,26 @@ class Copies:
         for name in self._components:
             self._names[name].update(zip(inner.pages[name][start:].tolist(), names[start:], strict=True))
 
-    def forget(self, evicted: Evicted) -> None:
-        """The inner cache gives these pages up."""
+    def on_host(self, pages: Mapping[str, Ints]) -> int:
+        """How many of the inner cache's pages have their content on the host, too."""
+        first = self._components[0]
+        names = map(self._names[first].get, pages[first].tolist())
+        found = [self._host.get(name) for name in names if name is not None]
+        return sum(1 for page in found if page is not None and page.ready)
+
+    def let_go(self, evicted: Evicted) -> Evicted:
+        """The inner cache gives these pages up: they lose their names, and those with a move wait for its end."""
         for name in self._components:
             for page in evicted.pages.get(name, ()):
                 gone = self._names[name].pop(int(page), None)
                 if gone is not None:
                     self.hits.pop(gone, None)
+        return Evicted(self._moves.free_of(evicted))
 
     def save(self, names: Sequence[bytes], pages: Mapping[str, Ints]) -> int:
         """Copy pages to the host unless they are there, or coming, or there is no room; how many."""
-        added = [(i, self._host.add(name)) for i, name in enumerate(names) if not self._host.get(name)]
+        asked = ((i, self._host.add(name)) for i, name in enumerate(names) if not self._host.get(name))
+        added = list(takewhile(lambda one: one[1] is not None, asked))  # where one has no room, no other has
         index = [i for i, page in added if page is not None]
         if index:
             host = [page for _, page in added if page is not None]

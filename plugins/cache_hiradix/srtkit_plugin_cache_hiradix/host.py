@@ -63,13 +63,23 @@ class HostTier:
         elif self._untouched < self.total:
             number, self._untouched = self._untouched, self._untouched + 1
         else:
-            victim = next((page for page in self._pages.values() if not page.moves), None)
+            victim = self._oldest_idle()
             if victim is None:
                 return None
             del self._pages[victim.name]
             number = victim.number
         page = self._pages[name] = HostPage(name, number)
         return page
+
+    def _oldest_idle(self) -> HostPage | None:
+        """Pages passed over go to the end, as they are in use: the next search must not pass them again."""
+        for _ in range(len(self._pages)):
+            page = next(iter(self._pages.values()))
+            # One that is not ready has no moves yet where several are added before they are asked for.
+            if page.ready and not page.moves:
+                return page
+            self._pages.move_to_end(page.name)
+        return None
 
     def moved(self, page: HostPage, ok: bool) -> None:
         """One move less. If it failed, nobody finds the page any more, and it is free after its last move."""

@@ -17,6 +17,7 @@ from srtkit.spec.prefix_cache import Evicted, Transfer
 from srtkit.spec.step_plan import EMPTY, Ints
 from srtkit_plugin_cache_hiradix.host import HostPage
 
+SERIALS = 2**31 - 1  # they travel as int32, and none lives for so many others
 Kind = Literal["save", "load", "store", "fetch"]
 """Device → host, host → device, host → storage, storage → host."""
 
@@ -50,7 +51,7 @@ class Moves:
         for page in move.host:
             page.moves += 1
         for name in self._components:
-            self._serial += 1
+            self._serial = self._serial % SERIALS + 1
             here = move.device.get(name, numbers)
             tier = "host" if move.device else "storage"
             direction: Literal["out", "in"] = "out" if move.kind in ("save", "store") else "in"

@@ -153,6 +153,48 @@ def test_storage_brings_back_what_host_memory_has_lost() -> None:
     assert caller.match(unknown).pending == 0
 
 
+def test_storage_can_be_left_out_and_used_again() -> None:
+    caller = new(storage={"use": "files"}, fetch_tokens=PAGE, fetch_policy="wait")
+    cache = caller.tiers
+    first, second = prompts("ABCD", "QRST")
+    assert cache.stats().tiers["storage"]["attached"] == 1
+    caller.store(first)
+    caller.run()
+    assert cache.use_storage(False)
+    caller.run()  # what was under way before
+    assert len(caller.storage) == 4
+    assert cache.stats().tiers["storage"]["attached"] == 0
+    caller.store(second)
+    caller.run()
+    caller.run()
+    assert len(caller.storage) == 4
+    caller.reset()
+    assert cache.fetch(first.key) == 0
+    assert cache.use_storage(True)
+    assert cache.fetch(first.key) > 0
+    caller.run()
+    assert caller.load(first) == 4 * PAGE
+    figures = {"attached": 1, "read": 4, "misses": 0, "written": 4, "failed": 0}
+    assert cache.stats().tiers["storage"] == figures
+    assert not new().tiers.use_storage(True)
+
+
+def test_figures_and_outline_tell_what_the_host_has() -> None:
+    caller = new(host_pages=6)
+    first, second = prompts("ABCD", "QRSX")
+    for prompt in (first, second):
+        caller.store(prompt)
+        caller.run()
+    one = caller.match(second)
+    assert [(len(it.pages["full"]), it.tiers, it.pins) for it in caller.cache.outline(10, 0)] == [
+        (4, {"host": 4}, 1),
+        (4, {"host": 2}, 0),
+    ]
+    caller.release(one)
+    figures = {"pages": 6, "used": 6, "bytes": 6, "read": 0, "written": 8, "failed": 0}
+    assert caller.cache.stats().tiers == {"host": figures}
+
+
 def test_nobody_waits_for_a_store_longer_than_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr("srtkit_plugin_cache_hiradix.cache.time.monotonic", lambda: now[0])

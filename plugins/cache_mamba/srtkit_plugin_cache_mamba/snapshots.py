@@ -120,9 +120,10 @@ class Snapshots(Budget):
             emptied.append(node)
         return np.concatenate(gone) if gone else NOTHING, emptied
 
-    def has(self, node: Node) -> bool:
-        """A snapshot."""
-        return self._of(node) is not None
+    def at(self, node: Node) -> Ints:
+        """int32 [1], or [0]."""
+        snapshot = self._of(node)
+        return NOTHING if snapshot is None else np.array([snapshot.slot], np.int32)
 
     def forget(self, node: Node) -> Ints:
         """A pinned one stays until its leases end."""

@@ -101,3 +101,12 @@ def test_the_descriptor_loads_neither_torch_nor_the_tree() -> None:
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_the_outline_shows_where_snapshots_stand() -> None:
+    shown = [(one.length // PAGE, one.pages["state"].tolist()) for one in stored().outline(10, 0)]
+    assert shown == [(2, [7]), (5, []), (6, [8])]
+    states = plugin.build(PrefixCacheBuild(PAGE, (STATE,), plugin.MambaOptions()))
+    states.release(states.insert(states.match(key("AB")), key("AB"), {"state": np.array([9], np.int32)}, 2 * PAGE)[0])
+    [one] = states.outline(10, 0)
+    assert (one.length, one.pages["state"].tolist()) == (2 * PAGE, [9])

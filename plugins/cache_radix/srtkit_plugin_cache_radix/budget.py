@@ -93,8 +93,8 @@ class Budget(ABC):
         """Free min(n, evictable) entries. Returns them and the nodes that have none of this component left."""
 
     @abstractmethod
-    def has(self, node: Node) -> bool:
-        """Whether anything of this component stands at the node."""
+    def at(self, node: Node) -> Ints:
+        """The entries that stand at the node, 0 for those that are gone. Not to be changed, and not to be kept."""
 
     @abstractmethod
     def forget(self, node: Node) -> Ints:

@@ -17,6 +17,7 @@ from srtkit.spec.prefix_cache import (
     CacheStats,
     Evicted,
     Lease,
+    Prefix,
     PrefixCache,
     PrefixCacheBuild,
     Remap,
@@ -27,6 +28,7 @@ from srtkit_plugin_cache_radix import RadixOptions
 from srtkit_plugin_cache_radix.budget import Budget, Budgets
 from srtkit_plugin_cache_radix.events import EventLog
 from srtkit_plugin_cache_radix.keys import segment_of
+from srtkit_plugin_cache_radix.outline import outlined
 from srtkit_plugin_cache_radix.policies import POLICIES, Rank, Usage
 from srtkit_plugin_cache_radix.tree import Node, Tree
 from srtkit_plugin_cache_radix.windows import Windows
@@ -85,7 +87,7 @@ class RadixCache(PrefixCache):
         """The longest prefix that every component can serve, pinned. Splits a node that is shared only in part."""
         self._now += 1
         node = self._tree.root(key.namespace)
-        limit = self._limit(key)
+        limit = _limit(key, self._page_size)
         path: Iterable[tuple[Node, int]] = self._tree.walk(node, segment_of(key, limit))
         wanted: tuple[int, ...] = ()
         if self._budgets:
@@ -106,7 +108,8 @@ class RadixCache(PrefixCache):
         lengths = []
         for key in keys:
             root = self._tree.find_root(key.namespace)
-            path = list(self._tree.walk(root, segment_of(key, self._limit(key)))) if root is not None else []
+            segment = segment_of(key, _limit(key, self._page_size))
+            path = list(self._tree.walk(root, segment)) if root is not None else []
             lengths.append(self._budgets.usable(path, sum(common for _, common in path)))
         return lengths
 
@@ -158,7 +161,9 @@ class RadixCache(PrefixCache):
         a budget loses its own only.
         """
         if component not in self._names:
-            return self._evict_beside(self._budgets[component], n)
+            beside, emptied = self._budgets[component].evict(n)
+            self._tree.prune(emptied)
+            return Evicted({component: beside})
         freed: list[list[Ints]] = []
         missing = n
         while missing > 0 and (leaf := self._tree.next_leaf()) is not None:
@@ -197,18 +202,17 @@ class RadixCache(PrefixCache):
             cached[budget.component.name], pinned[budget.component.name] = budget.cached, budget.pinned
         return CacheStats(cached_pages=cached, pinned_pages=pinned, entries=self._tree.nodes)
 
+    def outline(self, limit: int, tokens: int) -> Sequence[Prefix]:
+        """The nodes of the tree that were matched most often, then those used last."""
+        return outlined(self._tree.roots, limit, tokens, self._pages_of)
+
     def close(self) -> None:
         """Nothing to release."""
 
-    def _limit(self, key: CacheKey) -> int:
-        """Tokens of the key that may be matched."""
-        length = max(0, min(len(key.ids), key.limit))
-        return length - length % self._page_size
-
-    def _evict_beside(self, budget: Budget, n: int) -> Evicted:
-        gone, emptied = budget.evict(n)
-        self._tree.prune(emptied)
-        return Evicted({budget.component.name: gone})
+    def _pages_of(self, node: Node) -> dict[str, Ints]:
+        """What stands at a node, copied, by component."""
+        beside = {budget.component.name: budget.at(node).copy() for budget in self._budgets}
+        return {name: node.pages[row].copy() for row, name in enumerate(self._names)} | beside
 
     def _lease(self, node: Node, pages: Ints, wanted: tuple[int, ...], *, matched: bool) -> Lease:
         """Pin the prefix that ends at `node` and has these pages."""
@@ -262,6 +266,12 @@ def _cut(path: Sequence[tuple[Node, int]], length: int) -> Iterator[tuple[Node, 
             return
         yield node, min(common, length)
         length -= common
+
+
+def _limit(key: CacheKey, page_size: int) -> int:
+    """Tokens of the key that may be matched."""
+    length = max(0, min(len(key.ids), key.limit))
+    return length - length % page_size
 
 
 def _hold(lease: Lease) -> Hold:

@@ -85,6 +85,11 @@ class Tree:
 
     # --- finding ---
 
+    @property
+    def roots(self) -> Sequence[Node]:
+        """The root of every namespace."""
+        return list(self._roots.values())
+
     def find_root(self, namespace: bytes) -> Node | None:
         """The root of a namespace, if it has one."""
         return self._roots.get(namespace)
@@ -208,7 +213,7 @@ class Tree:
             return
         if node.ticket is None:
             node.ticket = self._queue.push(self._rank(node), node)
-        if self._bare and not any(budget.has(node) for budget in self._budgets):
+        if self._bare and not any(budget.at(node).any() for budget in self._budgets):
             self.trim(node, node.n_pages)
 
     def prune(self, emptied: Sequence[Node]) -> None:

@@ -158,9 +158,9 @@ class Windows(Budget):
         self.cached -= len(gone)
         return gone, emptied
 
-    def has(self, node: Node) -> bool:
-        """Any page."""
-        return bool(self._of(node).pages.any())
+    def at(self, node: Node) -> Ints:
+        """int32 [pages of the node], 0 for a hole."""
+        return self._of(node).pages
 
     def forget(self, node: Node) -> Ints:
         """Pinned pages stay until their leases end."""

@@ -6,7 +6,7 @@ The engine's figures are read off its latest `Stats` when somebody asks; only wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -18,6 +18,17 @@ from srtkit.spec.routes import Event, Running
 _TTFT = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _ITL = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 1, 2.5)
 _E2E = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 60, 120, 300, 600)
+_TIERS: Mapping[str, tuple[type[GaugeMetricFamily | CounterMetricFamily], str]] = {
+    "pages": (GaugeMetricFamily, "Pages that a tier below the device has room for."),
+    "used": (GaugeMetricFamily, "Pages that it holds."),
+    "bytes": (GaugeMetricFamily, "Bytes of these."),
+    "attached": (GaugeMetricFamily, "1 when it is used, 0 when it is detached."),
+    "read": (CounterMetricFamily, "Pages brought nearer to the device."),
+    "misses": (CounterMetricFamily, "Pages that it was asked for and did not give in time."),
+    "written": (CounterMetricFamily, "Pages that it took."),
+    "failed": (CounterMetricFamily, "Pages whose copy failed."),
+}
+"""What `CacheStats.tiers` may have."""
 
 
 class _EngineFigures(Collector):
@@ -46,6 +57,13 @@ class _EngineFigures(Collector):
             (counter, "eager_steps", "Steps that ran without a captured graph.", s.eager_steps),
         ):
             yield family(f"srtkit_{name}", text, value)
+        for name, (kind, text) in _TIERS.items():
+            tiers = kind(f"srtkit_tier_{name}", text, labels=["tier"])
+            for tier, found in s.tiers.items():
+                if name in found:
+                    tiers.add_metric([tier], found[name])
+            if tiers.samples:
+                yield tiers
 
 
 class Metrics:

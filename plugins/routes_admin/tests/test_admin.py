@@ -36,7 +36,9 @@ def test_server_info_joins_what_is_fixed_and_what_moves() -> None:
 
 
 def test_metrics_count_what_was_seen_since_the_build() -> None:
-    service = SuiteService(stats=Stats(prompt_tokens=10, cached_tokens=4), degraded=("attention falls back",))
+    tiers = {"host": {"used": 3, "read": 2, "own": 9}, "storage": {"attached": 0}}
+    stats = Stats(prompt_tokens=10, cached_tokens=4, tiers=tiers)
+    service = SuiteService(stats=stats, degraded=("attention falls back",))
     route = routes(service)["/metrics"]
     (watch,) = service.watchers
     for event in (Event("first_token", 0.2), Event("end", 3.0, "stop"), Event("answer", detail="499")):
@@ -50,9 +52,13 @@ def test_metrics_count_what_was_seen_since_the_build() -> None:
         "srtkit_e2e_seconds_sum 3.0",
         'srtkit_sequences_total{finish_reason="stop"} 1.0',
         'srtkit_requests_total{status="499"} 1.0',
+        'srtkit_tier_used{tier="host"} 3.0',
+        'srtkit_tier_read_total{tier="host"} 2.0',
+        'srtkit_tier_attached{tier="storage"} 0.0',
     ):
         assert line in lines
     assert all(line.startswith(("#", "srtkit_")) for line in lines)
+    assert not any("tier_pages" in line or "tier_own" in line for line in lines)
 
 
 def test_abort_wants_to_know_which() -> None:

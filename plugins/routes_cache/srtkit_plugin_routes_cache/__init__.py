@@ -1,4 +1,4 @@
-"""A route with the figures of the prefix cache: descriptor and options. Imports nothing but the contract."""
+"""Routes about the prefix cache: descriptor and options. Imports nothing but the contract."""
 
 from __future__ import annotations
 
@@ -16,14 +16,18 @@ class CacheOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     path: str = Field("/cache", pattern="^/", description="where the figures are")
+    prefixes: int = Field(20, ge=0, le=1000, description="prefixes that are listed where the request names no limit")
+    tokens: int = Field(
+        16, ge=0, le=256, description="tokens of each prefix that are shown, as ids and text: they are clients' prompts"
+    )
 
 
 def build(args: RoutesBuild) -> Sequence[Route]:
-    """The route, over the figures of a running service."""
-    from srtkit_plugin_routes_cache.figures import figures_route
+    """The routes, over a running service."""
+    from srtkit_plugin_routes_cache.routes import routes
 
     assert isinstance(args.options, CacheOptions)
-    return (figures_route(args.running, args.options.path),)
+    return routes(args.running, args.options)
 
 
 @hookimpl

@@ -1,3 +1,3 @@
 """Checks of prefix caches: identity of prefixes, leases, pages, windows, snapshots, resets, declarations, traffic."""
 
-MODULES = ("identity", "leases", "pages", "windows", "snapshots", "resets", "declared", "loads", "traffic")
+MODULES = ("identity", "leases", "pages", "windows", "snapshots", "resets", "declared", "outline", "loads", "traffic")

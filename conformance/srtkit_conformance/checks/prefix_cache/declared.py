@@ -47,6 +47,7 @@ def use_once(descriptor: PrefixCacheDescriptor, build: PrefixCacheBuild) -> None
     cache.reset()
     cache.events()
     cache.stats()
+    cache.outline(10, 4)
     cache.close()
 
 
@@ -208,6 +209,7 @@ def tiers(target: Target) -> Outcome:
     can = declared(target).tiers
     if isinstance(can, No):
         expect(moved == 0, "asks for transfers although it declares no tiers", observed=moved)
+        expect(not caller.cache.use_storage(True), "says that there is storage although it declares no tiers")
     return {"transfers": moved}
 
 

@@ -1,3 +1,3 @@
 """Wrong prefix caches, one fault each, and legal ones that work differently."""
 
-MODULES = ("identity", "leases", "pages", "mixed", "resets", "declared", "loads", "legal")
+MODULES = ("identity", "leases", "pages", "mixed", "resets", "declared", "outline", "loads", "legal")

@@ -15,6 +15,7 @@ from srtkit.spec.prefix_cache import (
     CacheStats,
     Evicted,
     Lease,
+    Prefix,
     PrefixCache,
     PrefixCacheBuild,
     PrefixCacheDescriptor,
@@ -67,6 +68,12 @@ class Wrapped(PrefixCache):
 
     def stats(self) -> CacheStats:
         return self.inner.stats()
+
+    def outline(self, limit: int, tokens: int) -> Sequence[Prefix]:
+        return self.inner.outline(limit, tokens)
+
+    def use_storage(self, wanted: bool) -> bool:
+        return self.inner.use_storage(wanted)
 
     def close(self) -> None:
         self.inner.close()
