@@ -21,6 +21,8 @@ VENV ?= .venv
 TORCH_INDEX ?=
 ARGS ?=
 WORKERS ?= 2
+# One more at a time where some wait more than they compute: for servers, and for processes that they end.
+PROVERS := $(shell expr $(WORKERS) + 1)
 
 PY := $(VENV)/bin/python
 # Modules are compiled when they are first imported: most of torch's never are.
@@ -71,7 +73,7 @@ quick: lint
 	$(PY) -m pytest -q -n $(WORKERS) --dist loadfile -m "not model and not full" $(ARGS)
 
 test: $(ENV)
-	$(PY) -m pytest -n $(WORKERS) --dist loadfile -m "not full" $(ARGS)
+	$(PY) -m pytest -n $(PROVERS) --dist loadfile -m "not full" $(ARGS)
 
 check: lint types imports size api docs-current no-cuda test selftest-quick certificates-told core-alone stranger-quick
 
@@ -117,10 +119,9 @@ docs-current: $(ENV)
 selftest selftest-quick: export OMP_NUM_THREADS := 1
 certificates: export GOMP_SPINCOUNT := 1000
 
-# The longest first, and one more at a time than there are workers: transport waits more than it computes.
+# The longest first.
 KINDS := transport attention server recurrent prefix_cache kv_store graph_runner model_loader models ops loading platform routes
 PROVE := $(VENV)/bin/srt conformance selftest
-PROVERS = $(shell expr $(WORKERS) + 1)
 
 # What it finds, of all mutants in all seeds, is committed: docs/conformance/kill-matrix.md.
 selftest: $(ENV)

@@ -92,6 +92,7 @@ class Reader:
         assert done.returncode == 0, self.printed
 
 
+@pytest.mark.full
 @pytest.mark.timeout(600)
 def test_every_block_of_the_guide(tmp_path: Path) -> None:
     reader = Reader(overlay.make(tmp_path))

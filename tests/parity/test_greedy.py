@@ -1,6 +1,6 @@
 """Continuations through `Engine`: greedy ones are those of transformers, seeded ones are always the same.
 
-However they are computed. `check` runs engines that cover every pair of settings, `full` every combination.
+However they are computed. `check` runs engines that cover every setting, `full` every pair and every combination.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ PAIRWISE: tuple[tuple[str, ...], ...] = (
     ("radix", "32", "16", "2", "0.03"),
     ("chunk", "2048", "7", "2", "0.5"),
 )
+EVERY = {PAIRWISE[0], PAIRWISE[1], PAIRWISE[2], PAIRWISE[4]}
+"""Those of `check`."""
 ALL = list(itertools.product(*FACTORS.values()))
 SHORT = 16
 """How many prompts, shortest first, the cheap trials take: a batch of this size."""
@@ -49,6 +51,7 @@ pytestmark = pytest.mark.model
 def test_the_cases_cover_every_pair() -> None:
     for (i, first), (j, second) in itertools.combinations(enumerate(FACTORS.values()), 2):
         assert {(case[i], case[j]) for case in PAIRWISE} == set(itertools.product(first, second))
+    assert [set(values) for values in zip(*EVERY, strict=True)] == [set(values) for values in FACTORS.values()]
 
 
 @dataclass(frozen=True)
@@ -63,9 +66,10 @@ class Trial:
 
 
 def _parameters() -> Iterator[Any]:
-    for combination in PAIRWISE:
-        yield pytest.param((combination, combination == PAIRWISE[0]), id="-".join(combination))
     large = (pytest.mark.full, pytest.mark.timeout(600))
+    for combination in PAIRWISE:
+        marks = () if combination in EVERY else large
+        yield pytest.param((combination, combination == PAIRWISE[0]), id="-".join(combination), marks=marks)
     for combination in ALL:
         if combination != PAIRWISE[0]:
             yield pytest.param((combination, True), id="-".join((*combination, "whole")), marks=large)

@@ -66,8 +66,11 @@ def checks_of(level: int, *groups: str) -> list[Any]:
 @pytest.mark.parametrize(
     "group",
     [
-        *("layout", "refusals", "features", "memory", "parts", "capture"),
-        *(pytest.param(group, marks=pytest.mark.full) for group in ("numerics", "steps")),
+        *("refusals", "features", "parts"),
+        *(
+            pytest.param(group, marks=pytest.mark.full)
+            for group in ("layout", "numerics", "steps", "memory", "capture")
+        ),
     ],
 )
 def test_it_keeps_the_contract(target: Target, group: str) -> None:

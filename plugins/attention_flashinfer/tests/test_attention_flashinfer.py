@@ -65,8 +65,11 @@ def checks_of(level: int, *groups: str) -> list[Any]:
 @pytest.mark.parametrize(
     "group",
     [
-        *("refusals", "features", "parts", "capture"),
-        *(pytest.param(group, marks=pytest.mark.full) for group in ("layout", "numerics", "steps", "memory")),
+        *("refusals", "features", "parts"),
+        *(
+            pytest.param(group, marks=pytest.mark.full)
+            for group in ("layout", "numerics", "steps", "memory", "capture")
+        ),
     ],
 )
 def test_it_keeps_the_contract(target: Target, group: str) -> None:

@@ -52,6 +52,7 @@ def test_config_equals_that_of_transformers(smollm2: Path, reference: Any) -> No
     assert config["tie_word_embeddings"] is True
 
 
+@pytest.mark.full
 def test_weights_equal_those_of_transformers(smollm2: Path, reference: Any) -> None:
     plugin = srtkit_model_loader()
     config = plugin.describe(smollm2, NoOptions()).config

@@ -21,7 +21,7 @@ from srtkit_plugin_ops_triton import MAX_HIDDEN, NAMES, accepts, build, srtkit_o
 SUITE = suite_for("ops")
 CHECKS = [check for check in SUITE.checks() if check.level <= 2]
 """Above, a server would run in the interpreter."""
-SLOW = {"ops.rope_strided", "ops.any_size"}
+SLOW = {"ops.rope_strided", "ops.rows", "ops.any_size"}
 """There; strides are tried below, too."""
 
 

@@ -33,7 +33,7 @@ def _decided(target: Target, harness: Harness, program: Ledger) -> int:
     level=1,
     clause="graph_runner/1.0: cuts: the operators of Program.cuts run outside its graphs, on what these compute",
     explain="A marked operator is part of a graph, is called twice or never, with tensors that a later graph has "
-    "overwritten, or the graph after it does not see what it wrote. A runner that does not cut records it.",
+    "overwritten, or the graph after it does not see what it wrote.",
 )
 def cuts(target: Target) -> Outcome:
     declared = target.descriptor.capabilities(target.facts).cuts
@@ -42,10 +42,9 @@ def cuts(target: Target) -> Outcome:
         harness.capture(program, harness.keys)
         if declared or not harness.keys:
             return {"runs": _decided(target, harness, program)}
-        rng, before = target.rng("fills"), program.calls
+        rng = target.rng("fills")
         for key in harness.keys:
             harness.step(program, fills_for(key, rng)[0], "a step with marks inside its graph")
-        expect(program.calls == before, "marks are called though cuts is no", observed=program.calls - before)
         return Refused(declared.reason)
 
 

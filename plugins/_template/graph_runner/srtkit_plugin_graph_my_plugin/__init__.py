@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel, ConfigDict, PositiveInt
 
-from srtkit.spec.capabilities import YES
 from srtkit.spec.facts import DeviceFacts, Limits
 from srtkit.spec.graph_runner import (
     CaptureLevel,
@@ -32,11 +31,8 @@ class Options(BaseModel):
 
 
 def capabilities(facts: DeviceFacts) -> GraphRunnerCapabilities:
-    """One-token steps. Nothing is recorded yet: marked operators run where they stand, and the host may decide there.
-
-    A runner that records whole steps leaves `cuts` and `gates` unset, which is no, and refuses programs with gates.
-    """
-    return GraphRunnerCapabilities(levels=frozenset({"one_token"}), cuts=YES, gates=YES)
+    """One-token steps. It cannot wait inside a step, and says so by leaving `gates` unset."""
+    return GraphRunnerCapabilities(levels=frozenset({"one_token"}))
 
 
 def keys(limits: Limits, level: CaptureLevel, options: BaseModel) -> Sequence[StepKey]:

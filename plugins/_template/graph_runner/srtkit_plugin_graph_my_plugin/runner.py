@@ -29,8 +29,11 @@ class MyPluginRunner(GraphRunner):
     def prepare(self, program: Program, keys: Sequence[StepKey]) -> None:
         """Run every key once, largest first, and add it. To record, run the body under capture.
 
-        Raises `Unsupported` naming the key that fails; none of `keys` is added then.
+        Raises `Unsupported` naming the key that fails; none of `keys` is added then. So for a program with operators at
+        which the host decides: no graph may hold one, and this runner ends none there (`gates` is unset, which is no).
         """
+        if program.gates():
+            raise Unsupported(PART, f"a step that waits at {', '.join(sorted(program.gates()))} is no single graph")
         for key in sorted(keys, key=lambda key: (key.tokens, key.rows), reverse=True):
             try:
                 program.before(key)
