@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
@@ -10,11 +11,11 @@ from srtkit.spec.kv_store import KVStoreCapabilities
 from srtkit_conformance.check import Figures, Informational, Outcome, check, expect
 from srtkit_conformance.kits.kv_store.blobs import SECONDS, blob, get, key, put
 from srtkit_conformance.kits.kv_store.places import build, opened, place
-from srtkit_conformance.kits.kv_store.writers import CRASH_BYTES, writer
+from srtkit_conformance.kits.kv_store.writers import CRASH_BYTES, CRASH_KEYS, writer
 from srtkit_conformance.target import Target
 
 THREADS, ROUNDS, KEYS = 4, 40, 8
-KILLS = 6
+KILLS = 12
 
 
 @check(
@@ -98,12 +99,14 @@ def killed(target: Target) -> Outcome:
         return Informational("keeps nothing beyond its process")
     found = 0
     with place(target) as options:
-        for writes in target.rng("killed").integers(2, 40, KILLS):
+        rng = target.rng("killed")
+        for writes, wait in zip(rng.integers(2, 10, KILLS), rng.uniform(0.0, 0.03, KILLS), strict=True):
             with writer(target, options) as said:
                 for _ in range(writes):
-                    said.recv()  # it is killed while it writes
+                    said.recv()
+                time.sleep(wait)  # it is killed while it writes, not before it begins
             with closing(build(target, options)) as store:
-                for number, content in enumerate(get(store, *range(64))):
+                for number, content in enumerate(get(store, *range(CRASH_KEYS))):
                     whole = content is None or content == blob(number, CRASH_BYTES)
                     expect(whole, "part of a blob is taken for all of it", observed=len(content or b""))
                     found += content is not None

@@ -17,6 +17,7 @@ from srtkit_conformance.target import Target
 
 LIFE_SECONDS = 50
 CRASH_BYTES = 1 << 18
+CRASH_KEYS = 16
 
 # Forked, so that a wrong plugin that exists only in this process reaches it.
 _PROCESSES = multiprocessing.get_context("fork")
@@ -43,7 +44,9 @@ def _write(target: Target, options: BaseModel, pipe: Connection) -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(LIFE_SECONDS)  # should its parent be killed first
     store = build(target, options)
-    contents = [blob(number, CRASH_BYTES) for number in range(64)]  # beforehand: it is to be killed while it puts
+    contents = [
+        blob(number, CRASH_BYTES) for number in range(CRASH_KEYS)
+    ]  # beforehand: it is to be killed while it puts
     while True:
         for number, content in enumerate(contents):
             pipe.send(number)
