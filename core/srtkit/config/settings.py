@@ -71,8 +71,7 @@ class AttentionSection(OnePlugin):
     mla: str | None = Field(None, description="Backend of layers with latent attention.")
     draft: str | None = Field(None, description="Backend of a draft model's layers.")
     shadow: str | None = Field(None, description="Reference that attention:shadow compares sampled results with.")
-    fallback: Names = ()
-    """Backends to try when `use` cannot be loaded or does not cover the model; the server says it is degraded."""
+    fallback: Names = Field((), description="Backends to try when `use` cannot be loaded or does not serve the model.")
 
     @check(mode="after")
     def _contradictions(self) -> Self:

@@ -54,8 +54,7 @@ class EventStream(StreamingResponse):
         try:
             await unless_gone(receive, self.stream_response(send))
         finally:
-            status = HUNG_UP if self._job.running else self.status_code
-            self._service.tell(Event("answer", detail=str(status)))
+            self._service.tell(Event("answer", detail=str(HUNG_UP if self._job.running else self.status_code)))
             self._service.close(self._job)
 
     async def _events(self, shape: Shape) -> AsyncIterator[bytes]:

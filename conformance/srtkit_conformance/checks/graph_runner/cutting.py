@@ -33,7 +33,8 @@ def _decided(target: Target, harness: Harness, program: Ledger) -> int:
     level=1,
     clause="graph_runner/1.0: cuts: the operators of Program.cuts run outside its graphs, on what these compute",
     explain="A marked operator is part of a graph, is called twice or never, with tensors that a later graph has "
-    "overwritten, or the graph after it does not see what it wrote.",
+    "overwritten, or the graph after it does not see what it wrote. A runner that replays a step and does not cut has "
+    "recorded it.",
 )
 def cuts(target: Target) -> Outcome:
     declared = target.descriptor.capabilities(target.facts).cuts
@@ -44,7 +45,11 @@ def cuts(target: Target) -> Outcome:
             return {"runs": _decided(target, harness, program)}
         rng = target.rng("fills")
         for key in harness.keys:
+            calls, bodies = program.calls, program.log.count(("body", key))
             harness.step(program, fills_for(key, rng)[0], "a step with marks inside its graph")
+            replayed = program.log.count(("body", key)) == bodies
+            called = program.calls - calls
+            expect(not (replayed and called), "marks are called in a replayed step though cuts is no", observed=called)
         return Refused(declared.reason)
 
 
