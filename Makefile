@@ -41,7 +41,7 @@ BASE := $(VENV)/.stamp-base
 ENV := $(VENV)/.stamp-dists
 
 .DELETE_ON_ERROR:
-.PHONY: serve env quick test check full lint types imports size api no-cuda wheels core-alone serve-from-wheels stranger stranger-quick \
+.PHONY: serve env quick test check full lint types imports size api no-cuda wheels core-alone serve-from-wheels amd-from-wheels stranger stranger-quick \
         selftest selftest-quick certificates certificates-told bench docs docs-current new-plugin clean
 
 serve: $(ENV)
@@ -78,7 +78,7 @@ test: $(ENV)
 check: lint types imports size api docs-current no-cuda test selftest-quick certificates-told core-alone stranger-quick
 
 # The gates, then every test in both sizes; the result is written where it is committed from.
-full: lint types imports size api docs-current no-cuda selftest certificates core-alone stranger
+full: lint types imports size api docs-current no-cuda selftest certificates core-alone amd-from-wheels stranger
 	-OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --dist loadfile --junit-xml .cache/full.xml $(ARGS)
 	$(PY) -m tools.full_report .cache/full.xml
 
@@ -160,6 +160,9 @@ core-alone: wheels
 
 serve-from-wheels: wheels
 	$(PY) -m tools.serve_from_wheels
+
+amd-from-wheels: wheels
+	$(PY) -m tools.amd_from_wheels
 
 # Serves from wheels, then proves that strangers can ship: a plugin of their own, certified and serving, and
 # what each of ten broken ones is told. The sister leaves out what starts servers and the suite once more.

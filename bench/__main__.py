@@ -7,7 +7,7 @@ import runpy
 import sys
 from pathlib import Path
 
-HELPERS = ("__init__", "__main__", "goals")
+HELPERS = ("__init__", "__main__", "goals", "turns")
 
 
 def scripts() -> dict[str, str]:

@@ -11,7 +11,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -65,22 +65,24 @@ class Forced:
         self._texts = texts
         self._last_token = last_token
 
-    def __call__(self, plan: StepPlan, step: StepTensors, logits: Tensor) -> tuple[Tensor, dict[Any, Any]]:
+    def __call__(
+        self, plan: StepPlan, step: StepTensors, outputs: Mapping[str, Tensor]
+    ) -> tuple[Tensor, dict[Any, Any]]:
         """int32 [N] of the rows that sample."""
-        ids = []
+        ids, logits = [], outputs["logits"][: len(step.rows)]
         for slot, position, row in zip(step.sampling.host_slots, step.sampling.host_positions, logits, strict=True):
             text = self.of_slot.setdefault(int(slot), len(self.of_slot))
-            self.logits[text, int(position)] = row.clone()
+            self.logits[text, int(position)] = row.float()
             ids.append(self._texts[text][int(position)])
-        forced = torch.tensor(ids, dtype=torch.int32)
-        self._last_token[step.sampling.slots] = forced
+        forced = torch.tensor(ids, dtype=torch.int32, device=self._last_token.device)
+        self._last_token[step.sampling.slots[: len(ids)]] = forced
         return forced, {}
 
 
 def decode(run: Run, texts: Sequence[Sequence[int]]) -> Logits:
     """(text, position) → float32 [vocab], the logits of the token at that position."""
     built = build_engine(run.settings, run.loaded, run.facts, run.config, run.path, lambda done, total: None)
-    forced = Forced(texts, built.runner.program.state.last_token)
+    forced = Forced(texts, built.runner.program.last_token)
     built.runner._sample = forced  # type: ignore[method-assign]
     for rid, ids in enumerate(texts):
         sampling = Sampling(temperature=0.0, max_tokens=len(ids) - PREFIX)

@@ -38,7 +38,7 @@ def cache_of(name: str) -> PrefixCache:
 def full_of_decoding(cache: PrefixCache) -> Scheduler:
     """A scheduler whose sequences have all computed their prompts."""
     pages = ROWS * 2 * (PROMPT + STEPS) // PAGE
-    limits = SchedulerLimits(ROWS, 8192, PROMPT + 2 * STEPS, PAGE, {FULL: pages})
+    limits = SchedulerLimits(ROWS, 8192, PROMPT + 2 * STEPS, PAGE, chunk_tokens=8192, pools={FULL: pages})
     scheduler = Scheduler(limits, cache, lambda wanted: wanted)
     draw = np.random.default_rng(0)
     common = draw.integers(0, 1000, PROMPT // 2)

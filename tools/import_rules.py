@@ -20,8 +20,9 @@ from tools.dists import ROOT, Dist, find
 
 TORCH_FREE = ("config", "plugins", "scheduler", "spec", "text")
 """Parts of core that run in processes without torch. `srtkit.spec.layers` is the one exception."""
-CONFORMANCE = "srtkit_conformance"
-OF_CONFORMANCE = ("srtkit.config", "srtkit.plugins")
+LOADERS = ("srtkit_conformance", "srtkit_plugin_cli_doctor")
+"""They load plugins as core does, to look at them, and run none."""
+OF_LOADERS = ("srtkit.config", "srtkit.plugins")
 VENDOR = ("torch", "transformers", "triton")
 
 
@@ -48,20 +49,20 @@ def declared(dists: Sequence[Dist]) -> list[str]:
 
 def contracts(dists: Sequence[Dist], core: Sequence[str]) -> dict[str, dict[str, object]]:
     """Contract id → import-linter's settings, for the given distributions and core modules."""
-    packages = [dist.package for dist in dists if dist.is_plugin]
-    suites = [dist.package for dist in dists if dist.package == CONFORMANCE]
+    packages = [dist.package for dist in dists if dist.is_plugin and dist.package not in LOADERS]
+    loaders = [dist.package for dist in dists if dist.package in LOADERS]
     return {
         "core-knows-no-plugin": {
             "name": "core imports no plugin",
             "type": "forbidden",
             "source_modules": ["srtkit"],
-            "forbidden_modules": [*packages, *suites],
+            "forbidden_modules": [*packages, *loaders],
         },
         "plugins-use-spec": {
             "name": "plugins import srtkit.spec and nothing else of core",
             "type": "forbidden",
             "source_modules": packages,
-            "forbidden_modules": [*core, *suites],
+            "forbidden_modules": [*core, *loaders],
         },
         "plugins-are-independent": {
             "name": "plugins do not import each other unless declared",
@@ -90,17 +91,16 @@ def contracts(dists: Sequence[Dist], core: Sequence[str]) -> dict[str, dict[str,
             "source_modules": ["srtkit"],
             "forbidden_modules": ["transformers"],
         },
-        **{f"{suite}-stands-outside": _of_suite(suite, packages, core) for suite in suites},
+        **{f"{loader}-stands-outside": _of_loader(loader, packages, core) for loader in loaders},
     }
 
 
-def _of_suite(suite: str, packages: Sequence[str], core: Sequence[str]) -> dict[str, object]:
-    """The suite loads plugins as core does and has no part in running them."""
+def _of_loader(loader: str, packages: Sequence[str], core: Sequence[str]) -> dict[str, object]:
     return {
-        "name": "conformance imports no plugin and nothing that runs one",
+        "name": f"{loader} imports no plugin and nothing that runs one",
         "type": "forbidden",
-        "source_modules": [suite],
-        "forbidden_modules": [*packages, *(module for module in core if module not in OF_CONFORMANCE)],
+        "source_modules": [loader],
+        "forbidden_modules": [*packages, *(module for module in core if module not in OF_LOADERS)],
     }
 
 

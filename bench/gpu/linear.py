@@ -41,14 +41,14 @@ SWEEP = list(itertools.product((1, 2, 4, 8), (512, 1024, 2048), (2, 4, 8)))
 """Outputs of a program, inputs of a turn, warps."""
 
 
-def microseconds(calls: list[Callable[[], Any]]) -> float:
-    """One call, from a graph of `CALLS` of them in turn."""
+def microseconds(calls: list[Callable[[], Any]], count: int = CALLS) -> float:
+    """One call, from a graph of `count` of them in turn."""
     for call in calls:
         call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        for index in range(CALLS):
+        for index in range(count):
             calls[index % len(calls)]()
     taken = []
     for _ in range(RUNS):
@@ -57,7 +57,7 @@ def microseconds(calls: list[Callable[[], Any]]) -> float:
         graph.replay()
         end.record()
         torch.cuda.synchronize()
-        taken.append(float(begin.elapsed_time(end)) * 1e3 / CALLS)
+        taken.append(float(begin.elapsed_time(end)) * 1e3 / count)
     return statistics.median(taken)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from srtkit.engine.weights import fill_weights
+from srtkit.engine.weights import fill_weights, stored_scales
 from srtkit.spec.errors import LoaderError, PluginBroken
 from srtkit.spec.facts import Shard
 from srtkit.spec.model_loader import ModelLoader, WeightInfo, WeightRequest
@@ -202,3 +202,12 @@ def test_a_model_without_the_slot_is_named() -> None:
     model.tensors["o"] = torch.zeros(4, 5)
     with pytest.raises(PluginBroken, match=r"models:Tiny.*o \(4, 4\) has a slot of \(4, 5\)"):
         fill_weights(model, plan, Memory(STORED), Shard())
+
+
+def test_scales_of_kv_among_the_weights_are_no_parameters() -> None:
+    scales = {"layers.3.attn.k_scale": torch.tensor([0.5]), "layers.3.attn.v_scale": torch.tensor(0.25)}
+    plan, loader = make_plan(), Memory(STORED | scales)
+    fill_weights(Slots(plan), plan, loader, Shard())
+    assert stored_scales(loader) == {"layers.3.attn.k_scale": 0.5, "layers.3.attn.v_scale": 0.25}
+    with pytest.raises(LoaderError, match=r"single heads.*3\.k_scale"):
+        stored_scales(Memory({"layers.3.k_scale": torch.ones(2)}))

@@ -1,12 +1,14 @@
 """Loads beside steps on the fake device: a layer's attention does not wait for later layers, and no wait is missing.
 
-Attention is the reference's, page by page, so that the device's checker sees which pages each operator uses.
+Attention is the reference's, page by page, and so are the copies' kernels: the device's checker sees which pages each
+operator uses.
 """
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,12 @@ from torch import Tensor
 from srtkit import Engine
 from srtkit.spec.attention import AttentionPlan, Batch, GroupView, LayerHandle
 from srtkit.spec.errors import EngineError
+from srtkit.spec.prefix_cache import Transfer
 from srtkit_plugin_attention_torch.backend import TorchAttention
-from srtkit_plugin_cache_hiradix.memory import LayerMemory
-from srtkit_plugin_cache_hiradix.mover import Mover
+from srtkit_plugin_cache_hiradix import memory
+from srtkit_plugin_cache_hiradix.memory import Batch as Pages
+from srtkit_plugin_cache_hiradix.memory import Block
+from srtkit_plugin_cache_hiradix.mover import Direction, Mover
 from srtkit_plugin_platform_fakedev import streams
 from tests.live_server import tiny
 
@@ -58,8 +63,18 @@ def _page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
             out[at : at + n].copy_((weights @ v).transpose(0, 1))
             at += n
 
+    def gather(plane: Tensor, batch: Pages, rows: Tensor) -> None:
+        for row, page in enumerate(batch.here.tolist()):
+            rows[row].copy_(plane[page])
+
+    def scatter(plane: Tensor, batch: Pages, rows: Tensor) -> None:
+        for row, page in enumerate(batch.here.tolist()):
+            plane[page].copy_(rows[row])
+
     for name, function in (("fill", fill), ("store", store), ("attend", attend)):
         monkeypatch.setattr(TorchAttention, name, function)
+    monkeypatch.setattr(memory, "gather", gather)
+    monkeypatch.setattr(memory, "scatter", scatter)
 
 
 def _places(batch: Batch, view: GroupView) -> Iterator[tuple[int, int, int]]:
@@ -80,13 +95,14 @@ def serve(tmp_path: Path, depth: int = 1, **options: str) -> list[list[int]]:
         f'[attention]\nuse = "torch"\n[prefix_cache]\nuse = "hiradix"\n[scheduler]\ndepth = {depth}\nmax_running = 4\n'
         f"[memory]\nkv_gib = 12e-5\npage_size = {PAGE}\n"
     )
-    table = {"host_gib": "0.001", "overlap": "on", **options}
+    table = {"host_gib": "0.001", "overlap": "on", "piece_kib": "1", **options}  # a block is a layer
     with Engine.from_config(
         file, {f"prefix_cache.options.hiradix.{name}": one for name, one in table.items()}
     ) as engine:
-        made = [
-            engine.generate([list(prompt)], temperature=0, max_tokens=3, ignore_eos=True)[0] for prompt in PROMPTS * 2
-        ]
+        made = []
+        for prompt in PROMPTS * 2:
+            made += engine.generate([list(prompt)], temperature=0, max_tokens=3, ignore_eos=True)
+            time.sleep(0.2)  # the device does a task each time that somebody asks whether copies are done
         assert min(made[2].cached_tokens, made[3].cached_tokens) >= 96
         return [one.token_ids for one in made]
 
@@ -112,7 +128,7 @@ class Log:
 
         monkeypatch.setattr(streams.Queue, "launch", launched)
         monkeypatch.setattr(streams.Queue, "step", stepped)
-        self._tagging(monkeypatch, LayerMemory, "load", lambda given: given[0].index)
+        self._tagging(monkeypatch, Block, "load", lambda given: given[0].layers[0])
         self._tagging(monkeypatch, TorchAttention, "attend", lambda given: given[2].index)
 
     def _tagging(self, monkeypatch: pytest.MonkeyPatch, owner: type, name: str, layer: Callable[[Any], int]) -> None:
@@ -156,18 +172,12 @@ def test_a_layer_that_does_not_wait_is_found(tmp_path: Path, monkeypatch: pytest
 def test_an_outcome_that_is_told_too_early_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages of the host are given to storage before the copy into them has run."""
 
-    class Passed:
-        def query(self) -> bool:
-            return True
-
-        def synchronize(self, timeout: float) -> None:
-            pass
-
     whole = Mover._copy
 
-    def copy(self: Mover, transfers: Any) -> Any:
-        whole(self, transfers)
-        return Passed()
+    def copy(self: Mover, direction: Direction, copies: Sequence[Transfer]) -> None:
+        whole(self, direction, copies)
+        ids, _, ok = self._lanes[direction].under_way.pop()
+        self._lanes[direction].under_way.append((ids, [], ok))
 
     monkeypatch.setattr(Mover, "_copy", copy)
     storage = f'{{"use": "files", "path": "{tmp_path / "store"}"}}'

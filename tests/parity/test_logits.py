@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -52,9 +52,9 @@ def prefill_logits(built: Built, prompts: list[list[int]]) -> list[Tensor]:
     seen: list[Tensor] = []
     draw = built.runner._sample
 
-    def seeing(plan: StepPlan, step: StepTensors, logits: Tensor) -> Any:
-        seen.append(logits.clone())
-        return draw(plan, step, logits)
+    def seeing(plan: StepPlan, step: StepTensors, outputs: Mapping[str, Tensor]) -> Any:
+        seen.append(outputs["logits"][: len(step.rows)].clone())
+        return draw(plan, step, outputs)
 
     built.runner._sample = seeing  # type: ignore[method-assign]
     for rid, ids in enumerate(prompts):

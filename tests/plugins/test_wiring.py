@@ -165,7 +165,7 @@ def test_rule_4_an_absent_device_has_its_own_error(full: Site) -> None:
 
 def test_facts_can_be_assumed_from_the_platforms_table(full: Site) -> None:
     assert of(plan_of(full, "platform.options.size=0", assume="toy1"), "platform")
-    with pytest.raises(ConfigError, match='no table entry for "gfx942"'):
+    with pytest.raises(ConfigError, match='no table entry for "gfx942", only for toy1'):
         plan_of(full, assume="gfx942")
 
 

@@ -56,6 +56,7 @@ FACTS = DeviceFacts(platform="toy", name="Toy 1", architecture="toy1", memory_by
 PARTS |= dict(
     probe=lambda options: [FACTS] if options.size else [],
     assume=lambda architecture: FACTS if architecture == "toy1" else None,
+    architectures=("toy1",),
     defaults=lambda facts: PlatformDefaults(plugins={"attention": ("torch",)}),
 )
 """

@@ -58,7 +58,7 @@ class SimulatedDevice:
         self.page_size = limits.page_size
         self.inner_snapshots = limits.inner_snapshots
         self.components = list(limits.pools)
-        slots = limits.max_running + 1
+        slots = limits.max_rows + 1
         self.tables = [np.zeros((slots, limits.max_pages), np.int32) for _ in self.components]
         self.last_token = np.zeros(slots, np.int64)
         self.min_position = np.zeros(slots, np.int64)

@@ -12,11 +12,11 @@ from srtkit.spec.kv import FULL, STATE, Component
 from srtkit.spec.messages import Sampling
 from srtkit.spec.step_plan import Column, StepPlan
 from tests.scheduler.simulated_device import VOCAB
-from tests.scheduler.test_scheduler_properties import MODELS, Bench
+from tests.scheduler.test_scheduler_properties import MODELS, Bench, limits_of
 
 PAGE = 4
 WINDOW = Component("window", reach="window", window=10)
-HYBRID = SchedulerLimits(4, 64, 128, PAGE, {FULL: 128, STATE: 16})
+HYBRID = limits_of(4, 64, 128, PAGE, {FULL: 128, STATE: 16})
 
 
 class Recorded(Bench):
@@ -49,7 +49,7 @@ def test_pages_before_a_window_are_let_go_while_the_sequence_runs() -> None:
     """A pool for one window serves a context of many, in chunks and token by token."""
     chunk, context = 8, 120
     held = WINDOW.pages_held(context, chunk, PAGE)
-    bench = Recorded(SchedulerLimits(1, chunk, context, PAGE, {FULL: 30, WINDOW: held}), "chunk")
+    bench = Recorded(limits_of(1, chunk, context, PAGE, {FULL: 30, WINDOW: held}), "chunk")
     window = bench.scheduler.book.parts[1]
     bench.submit(list(range(60)), Sampling(temperature=0.0, max_tokens=60))
     most = 0
@@ -67,7 +67,7 @@ def test_a_sequence_alone_outgrows_the_window_that_its_lease_pins(depth: int) ->
     """The pool holds what it sees and a chunk: no room for the last window of its prompt beside the one it is in."""
     window, chunk, context = Component("window", reach="window", window=40), 4, 120
     pools = {FULL: 60, window: window.pages_held(context, chunk, PAGE)}
-    bench = Recorded(SchedulerLimits(1, chunk, context, PAGE, pools), depth=depth)
+    bench = Recorded(limits_of(1, chunk, context, PAGE, pools), depth=depth)
     bench.serve(list(range(60)), max_tokens=60)
     bench.verify()
     assert 0 < bench.scheduler.counters.retracted < 10
@@ -87,7 +87,7 @@ def test_pages_held_bounds_every_window() -> None:
 
 @pytest.mark.parametrize("depth", [0, 2])
 def test_a_prefix_is_reused_with_the_last_pages_of_its_window(depth: int) -> None:
-    bench = Recorded(SchedulerLimits(2, 64, 128, PAGE, {WINDOW: 40, FULL: 80}), depth=depth)
+    bench = Recorded(limits_of(2, 64, 128, PAGE, {WINDOW: 40, FULL: 80}), depth=depth)
     prompt = list(range(40))
     assert bench.serve(prompt) == 0
     assert bench.serve([*prompt, 1, 2]) == 40
@@ -136,7 +136,7 @@ def test_chunks_end_at_snapshots_unless_they_can_be_made_inside(inner: bool) -> 
 
 
 def test_sequences_run_without_snapshots_when_no_state_slot_is_left() -> None:
-    bench = Recorded(SchedulerLimits(3, 64, 64, PAGE, {STATE: 3, FULL: 64}))
+    bench = Recorded(limits_of(3, 64, 64, PAGE, {STATE: 3, FULL: 64}))
     for i in range(3):
         bench.submit([i] * 20, Sampling(temperature=0.0, max_tokens=30))
     bench.drain()
@@ -149,7 +149,7 @@ def test_long_run_under_pressure(components: tuple[Component, ...]) -> None:
     """Two and a half sequences' pages, six running, prompts that share stems: everything is put back and reused."""
     context, chunk = 64, 24
     pools = {one: 12 if one == STATE else one.pages_held(context, chunk, PAGE) * 5 // 2 for one in components}
-    bench = Recorded(SchedulerLimits(6, chunk, context, PAGE, pools))
+    bench = Recorded(limits_of(6, chunk, context, PAGE, pools))
     rng = np.random.default_rng(5)
     stems = [rng.integers(0, VOCAB, 30).tolist() for _ in range(3)]
     for i in range(40):
@@ -175,3 +175,44 @@ def test_a_state_that_nobody_will_use_is_not_started() -> None:
     bench.abort(1)
     zero, copies = state.drain_starts()
     assert len(zero) == len(copies) == 0
+
+
+def test_a_snapshot_that_was_missed_is_made_later() -> None:
+    """While two run on two state slots there is none for a snapshot; when one has ended, the other leaves one."""
+    bench = Recorded(limits_of(2, 64, 128, PAGE, {STATE: 2, FULL: 64}))
+    bench.submit([1] * 20, Sampling(temperature=0.0, max_tokens=60))
+    bench.submit([2] * 20, Sampling(temperature=0.0, max_tokens=6))
+    while len(bench.scheduler.running) != 1 or not bench.clients[2].ended:
+        bench.turn()
+    assert not bench.column(Column.SNAPSHOTS, 3)
+    bench.drain()
+    bench.verify()
+    assert bench.column(Column.SNAPSHOTS, 3)
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_a_snapshot_that_is_wanted_when_its_chunk_has_been_planned_is_made_in_a_later_one(depth: int) -> None:
+    """This cache wants one every chunk, and says so only when the chunk before is there."""
+    bench = Recorded(replace(HYBRID, chunk_tokens=8), depth=depth)
+    match = bench.cache.match
+    bench.cache.match = lambda key: replace(match(key), snapshot_at=())  # type: ignore[method-assign]
+    bench.serve([*range(50), *range(50)], max_tokens=1)
+    bench.verify()
+    ends = [plan.column(Column.ROW_START)[0] + offset for plan in bench.plans for row, offset, _ in plan.records(Column.SNAPSHOTS, 3)]
+    assert len([end for end in ends if end < 100]) >= 100 // 8 // (depth + 1) - 1
+
+
+def test_nothing_is_evicted_for_a_snapshot_that_its_sequence_cannot_hold() -> None:
+    bench = Recorded(limits_of(2, 64, 128, PAGE, {STATE: 6, FULL: 64}))
+    bench.serve([1] * 21)
+    book = bench.scheduler.book
+    assert book.state is not None and bench.cache.evictable("state")
+    bench.submit([2] * 30, Sampling(temperature=0.0, max_tokens=3))
+    (chunk,) = bench.scheduler._admit(64)
+    book.state.table[chunk.slot, 1:] = 99
+    while book.state.pool.free:
+        book.state.pool.take(1)
+    evictable = bench.cache.evictable("state")
+    bench.scheduler.columns.snapshot_at[chunk.slot, 0] = 4
+    found = book._snapshots(book.state, *(np.array([x], np.int32) for x in (chunk.slot, 0, 8)))
+    assert not len(found) and bench.cache.evictable("state") == evictable > 0

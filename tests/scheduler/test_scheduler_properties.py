@@ -28,6 +28,13 @@ WINDOW, WIDE = Component("window", reach="window", window=6), Component("wide", 
 MODELS = ((FULL,), (FULL, WINDOW), (STATE, FULL), (WINDOW,), (STATE,), (WIDE, FULL, STATE, WINDOW))
 
 
+def limits_of(
+    rows: int, chunk: int, context: int, page: int, pools: dict[Component, int], **more: object
+) -> SchedulerLimits:
+    """Limits as the engine makes them of settings."""
+    return SchedulerLimits(rows, max(rows, chunk), context, page, chunk_tokens=chunk, pools=pools, **more)  # type: ignore[arg-type]
+
+
 def new_cache(name: str, page_size: int, components: tuple[Component, ...]) -> PrefixCache:
     """An empty cache of the repository, or the one of these tests."""
     if name == "any":
@@ -99,8 +106,9 @@ class Bench:
         plan = self.scheduler.plan()
         check(self.scheduler)
         if plan.rows:
-            assert plan.rows <= self.limits.max_running
-            assert plan.tokens <= max(self.limits.chunk_tokens, plan.leading)
+            assert plan.rows <= self.limits.max_rows
+            assert plan.tokens <= self.limits.max_tokens
+            assert plan.tokens - plan.leading <= self.limits.chunk_tokens
             self.in_flight.append(self.device.forward(plan))
             self.steps += 1
         progressed = bool(plan.rows)
@@ -147,7 +155,7 @@ class Bench:
         pools = [part.pool for part in self.scheduler.book.parts]
         assert all(pool.in_use == pool.retiring == 0 for pool in pools)
         assert not self.scheduler.has_work
-        assert self.scheduler.columns.free_slots == self.limits.max_running
+        assert self.scheduler.columns.free_slots == self.limits.max_rows
         self.scheduler.book.room.flush()
         assert all(pool.free == pool.total for pool in pools)
 
@@ -164,12 +172,12 @@ def scenarios(draw: st.DrawFn) -> tuple[SchedulerLimits, str, int, list[tuple]]:
         least = component.pages_held(max_context, chunk, page_size)
         return least + draw(st.integers(component.kind == "slot", 3 * least))
 
-    limits = SchedulerLimits(
-        max_running=max_running,
-        chunk_tokens=chunk,
-        max_context=max_context,
-        page_size=page_size,
-        pools={one: pages_of(one) for one in components},
+    limits = limits_of(
+        max_running,
+        chunk,
+        max_context,
+        page_size,
+        {one: pages_of(one) for one in components},
         policy=draw(st.sampled_from(["fcfs", "priority"])),
         shares=draw(st.booleans()),
         inner_snapshots=draw(st.booleans()),
@@ -222,7 +230,7 @@ def test_any_traffic(scenario: tuple[SchedulerLimits, str, int, list[tuple]]) ->
 @pytest.mark.parametrize("cache", ["radix", "chunk"])
 def test_long_run_under_pressure(cache: str, depth: int) -> None:
     """A pool for two and a half sequences, eight running: retraction all the time, over a thousand steps."""
-    limits = SchedulerLimits(8, 32, 64, 4, {FULL: 40})
+    limits = limits_of(8, 32, 64, 4, {FULL: 40})
     bench = Bench(limits, cache, depth)
     rng = np.random.default_rng(depth)
     stems = [rng.integers(0, VOCAB, 30).tolist() for _ in range(4)]
@@ -240,7 +248,7 @@ def test_long_run_under_pressure(cache: str, depth: int) -> None:
 
 
 def test_order_of_arrival_is_order_of_start() -> None:
-    limits = SchedulerLimits(2, 8, 32, 4, {FULL: 64}, shares=False)
+    limits = limits_of(2, 8, 32, 4, {FULL: 64}, shares=False)
     bench = Bench(limits, "chunk", 0)
     rids = [bench.submit([i + 1] * 5, Sampling(temperature=0.0, max_tokens=4)) for i in range(6)]
     started: list[int] = []
@@ -251,7 +259,7 @@ def test_order_of_arrival_is_order_of_start() -> None:
 
 
 def test_a_shared_prefix_is_computed_once() -> None:
-    limits = SchedulerLimits(16, 256, 128, 4, {FULL: 400})
+    limits = limits_of(16, 256, 128, 4, {FULL: 400})
     bench = Bench(limits, "radix", 0)
     stem = list(range(40))
     for i in range(8):
@@ -265,7 +273,7 @@ def test_a_shared_prefix_is_computed_once() -> None:
 
 def test_a_slot_that_ends_before_any_step_is_admitted_once() -> None:
     """A is aborted in flight; B gets a slot and no pages, is aborted too, and C gets B's slot before any step."""
-    bench = Bench(SchedulerLimits(4, 64, 32, 4, {FULL: 8}), "radix", 1)
+    bench = Bench(limits_of(4, 64, 32, 4, {FULL: 8}), "radix", 1)
     scheduler = bench.scheduler
     first = bench.submit(list(range(31)), Sampling(temperature=0.0, max_tokens=1))
     bench.turn()
@@ -284,7 +292,7 @@ def test_a_slot_that_ends_before_any_step_is_admitted_once() -> None:
 @pytest.mark.parametrize("depth", [0, 1])
 def test_copies_of_cached_pages_do_not_stop_the_last_sequence(depth: int) -> None:
     """A prompt of whole pages that is cached recomputes its last page: then it holds two pages of the pool for one."""
-    bench = Bench(SchedulerLimits(2, 64, 64, 4, {FULL: 16}), "radix", depth)
+    bench = Bench(limits_of(2, 64, 64, 4, {FULL: 16}), "radix", depth)
     for max_tokens in (1, 100):
         bench.submit(list(range(16)), Sampling(temperature=0.0, max_tokens=max_tokens))
         bench.drain()
@@ -292,8 +300,42 @@ def test_copies_of_cached_pages_do_not_stop_the_last_sequence(depth: int) -> Non
     assert bench.scheduler.counters.retracted == 1
 
 
+@pytest.mark.parametrize("depth", [0, 1])
+def test_one_that_cannot_start_is_not_matched_in_every_step(depth: int) -> None:
+    """Not until what it lacked can be had: a match of a long prompt takes time, and counts as a hit."""
+    bench = Bench(limits_of(4, 128, 128, 4, {FULL: 32}), "radix", depth)
+    matched = []
+    match = bench.cache.match
+    bench.cache.match = lambda key: matched.append(len(key.ids)) or match(key)  # type: ignore[method-assign]
+    bench.submit(list(range(4)) * 20, Sampling(temperature=0.0, max_tokens=40))
+    bench.turn()
+    for _ in range(2):
+        bench.submit([*range(4)] * 5 + [9] * 70, Sampling(temperature=0.0, max_tokens=4))
+    for _ in range(30):
+        bench.turn()
+    assert len(bench.scheduler.waiting) == 2 and matched.count(90) == 1
+    bench.drain()
+    bench.verify()
+    assert matched.count(90) <= 4
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_prompts_go_on_beside_more_decoding_rows_than_a_chunk_has_tokens(depth: int) -> None:
+    bench = Bench(limits_of(8, 2, 128, 4, {FULL: 200}), "chunk", depth)
+    for i in range(6):
+        bench.submit([i], Sampling(temperature=0.0, max_tokens=100))
+    for _ in range(8):
+        bench.turn()
+    late = bench.submit([7] * 20, Sampling(temperature=0.0, max_tokens=1))
+    for _ in range(20):
+        bench.turn()
+    assert bench.clients[late].ended, "it waits for the others to end"
+    bench.drain()
+    bench.verify()
+
+
 def test_too_long_prompts_are_answered() -> None:
-    bench = Bench(SchedulerLimits(1, 8, 16, 4, {FULL: 8}), "chunk", 0)
+    bench = Bench(limits_of(1, 8, 16, 4, {FULL: 8}), "chunk", 0)
     for _ in range(2):
         bench.submit([1, 2, 3], Sampling(temperature=0.0, max_tokens=2))
     bench.submit(list(range(16)), Sampling(temperature=0.0, max_tokens=2))

@@ -17,7 +17,7 @@ SECOND = Dist(
     {"name": "srtkit-plugin-cache-second", "dependencies": ["srtkit-core", "srtkit-plugin-cache-first>=0.1"]},
 )
 SUITE = Dist(Path("conformance"), {"name": "srtkit-conformance"})
-SUITE_RULE = "conformance imports no plugin and nothing that runs one"
+SUITE_RULE = "srtkit_conformance imports no plugin and nothing that runs one"
 PARTS = ("config", "engine", "plugins", "scheduler", "spec", "text")
 
 

@@ -34,7 +34,6 @@ OWN = {
     "plugins": "list, show and trace plugins",
     "config": "check a settings file, write one, or print the schema",
     "explain": "print wiring and memory of a settings file, before any weight is read",
-    "doctor": "look for what is wrong with this installation",
 }
 
 HELP = """usage: srt [--help] [--version] COMMAND ...

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from srtkit.config.settings import MemorySection
 from srtkit.spec.errors import OutOfMemory
-from srtkit.spec.facts import Limits
+from srtkit.spec.facts import DeviceFacts, Limits
 from srtkit.spec.kv import ITEM_BYTES, Component
 from srtkit.spec.models import ModelPlan
 from srtkit.spec.platform import PlatformDefaults
@@ -40,7 +40,9 @@ class PoolPlan:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Bytes of one rank. `pools` by number of their component; `reason` says what sized them."""
+    """Bytes of one rank. `pools` by number of their component; `reason` says what sized them. `host` is what the prefix
+    cache takes on the host, and `beside` says that this is not the device's memory.
+    """
 
     total: int
     budget: int
@@ -49,6 +51,8 @@ class MemoryPlan:
     tables: int
     pools: tuple[PoolPlan, ...]
     reason: str
+    host: int
+    beside: bool
 
     @property
     def kv(self) -> int:
@@ -67,7 +71,8 @@ class MemoryPlan:
 
     def lines(self, page_size: int) -> list[str]:
         """For people: one line a part."""
-        in_all = self.weights + self.workspace + self.tables + self.kv
+        in_all = self.weights + self.workspace + self.tables + self.kv + (0 if self.beside else self.host)
+        host = f"host tier  {_gib(self.host)}" + (" of the host's memory, beside the device's" if self.beside else "")
         pools = (("KV pages" if one.component.reach == "all" else one.component.name, one) for one in self.pools)
         return [
             f"weights    {_gib(self.weights)}",
@@ -75,29 +80,36 @@ class MemoryPlan:
             f"tables     {_gib(self.tables)}",
             *(f"{name:<10} {_gib(one.nbytes)} = {one.holds(page_size)}" for name, one in pools),
             f"           {self.reason}",
+            *([host] if self.host else []),
             f"in all     {_gib(in_all)} of the device's {_gib(self.total)}; memory.fraction allows {_gib(self.budget)}",
         ]
 
 
 def plan_memory(
     asked: MemorySection,
-    total: int,
+    facts: DeviceFacts,
     defaults: PlatformDefaults,
     limits: Limits,
     model: ModelPlan,
     page_bytes: Mapping[Component, int],
     captured: int,
+    host: int,
 ) -> MemoryPlan:
-    """Size the pools: by `kv_gib`, else by what `fraction` of `total` bytes leaves, at most the platform's cap.
+    """Size the pools: by `kv_gib`, else by what `fraction` of the memory leaves, at most the platform's cap.
 
-    Never more pages than `limits` can fill; a page takes `page_bytes` in all layers, captured steps take `captured`.
-    Raises `OutOfMemory` with the figures when not even one page beside page 0 fits, or all exceeds the memory.
+    Never more pages than `limits` can fill; a page takes `page_bytes` in all layers, captured steps take `captured`,
+    the prefix cache `host` bytes of the host's memory. Raises `OutOfMemory` with the figures when not even one page
+    beside page 0 fits, or all exceeds the memory.
     """
+    total = facts.memory_bytes
     workspace = limits.max_tokens * token_bytes(model) + 3 * limits.max_rows * model.vocab_size * 4 + captured
-    tables = limits.max_rows * limits.max_pages * 4 * (2 + len(page_bytes)) + limits.max_tokens * 16
+    tables = _tables(limits, sum(one.kind == "paged" for one in page_bytes), facts)
     budget = int(total * (asked.fraction or defaults.memory_fraction))
     kv_bytes, kv_cap = (int(float(gib or 0) * GIB) for gib in (asked.kv_gib, defaults.extra.get("kv_gib_cap")))
-    fixed = model.weight_bytes + workspace + tables
+    parts = {"weights": model.weight_bytes, "workspace": workspace, "tables": tables}
+    if facts.host_memory:
+        parts["host tier"] = host
+    fixed = sum(parts.values())
     left, reason = budget - fixed, "what memory.fraction leaves"
     if kv_bytes:
         left, reason = kv_bytes, f"memory.kv_gib asks for {_gib(kv_bytes)}"
@@ -117,11 +129,23 @@ def plan_memory(
         option, has = ("lower memory.kv_gib", total) if kv_bytes else ("raise memory.fraction", budget)
         raise OutOfMemory(
             "memory plan",
-            f"weights ({_gib(model.weight_bytes)}), workspace ({_gib(workspace)}), tables ({_gib(tables)}) and "
+            f"{', '.join(f'{name} ({_gib(n)})' for name, n in parts.items() if n)} and "
             f"{_gib(max(kv, least))} of KV pages do not fit: {_gib(has)} of {_gib(total)} may be used",
             f"{option}, lower scheduler.chunk_tokens or max_running, or take a smaller model",
         )
-    return MemoryPlan(total, budget, model.weight_bytes, workspace, tables, pools, reason)
+    return MemoryPlan(
+        total, budget, model.weight_bytes, workspace, tables, pools, reason, host, beside=not facts.host_memory
+    )
+
+
+def _tables(limits: Limits, paged: int, facts: DeviceFacts) -> int:
+    """Page tables of that many paged components, and the columns of a step.
+
+    On the device every row's pages, by slot and in the order of a step; on the host their twins, and the scheduler's
+    with a byte that says whose a page is.
+    """
+    entry = 17 if facts.host_memory else 8
+    return paged * (limits.max_rows + 1) * limits.max_pages * entry + limits.max_tokens * (16 + 4 * paged)
 
 
 def _least(component: Component, limits: Limits) -> int:

@@ -4,7 +4,7 @@ The parent prepares; a rank gets `RankSpec`, the same facts as data, and arrives
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -66,7 +66,8 @@ def prepare(settings: Settings, *, assume: str | None = None, serving: bool = Fa
         description = loader.descriptor.describe(path, loader.options)
         config = resolve(settings, loaded, facts, defaults, description.config)
     if settings.memory.kv_dtype.startswith("float8") and not kv_scales_file(path).exists():
-        note = f"FP8 KV has scale 1.0 everywhere: there is no {kv_scales_file(path)}, which `srt calibrate kv` writes"
+        file = f"{kv_scales_file(path)}, which `srt calibrate kv` writes"
+        note = f"FP8 KV has scale 1.0 wherever the weights hold none: there is no {file}"
         config = replace(config, notes=(*config.notes, note))
     # A platform's order is a preference, a file's a promise: only to pass over what the file names degrades.
     degraded = (*wiring.degraded, *(config.passed_over if settings.attention.use else ()))
@@ -99,9 +100,9 @@ def _blaming(settings: Settings, wiring: WiringPlan) -> Iterator[None]:
         raise type(error)(place, cause, error.remedy) from None
 
 
-def rank_environment(defaults: PlatformDefaults) -> dict[str, str]:
+def rank_environment(wanted: Mapping[str, str]) -> dict[str, str]:
     """This process's environment, completed by what the platform wants in a rank's."""
-    return {**defaults.environment, **os.environ}
+    return {**wanted, **os.environ}
 
 
 def restore(spec: RankSpec) -> tuple[Settings, LoadedPlugins, EngineConfig]:

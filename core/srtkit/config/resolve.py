@@ -114,7 +114,9 @@ def resolve(
     sizes = 4 * plan.vocab_size, token_bytes(plan)
     captured = sum(one.plugin.descriptor.memory(one.keys, *sizes) for one in runners)
     page_bytes = _page_bytes(plan, groups, recurrent)
-    memory = plan_memory(settings.memory, facts.memory_bytes, defaults, limits, plan, page_bytes, captured)
+    caches = (cache, *loaded.needed("prefix_cache"))
+    host = sum(one.descriptor.host_bytes(one.options) for one in caches)
+    memory = plan_memory(settings.memory, facts, defaults, limits, plan, page_bytes, captured, host)
     idle = [one.plugin.wired.part for one in runners[:-1] if not one.keys and not one.cuts and capture == "never"]
     notes = _notes(settings, plan, limits, memory)
     notes += tuple(f"{part} captures nothing: {recorded.wired.part} lets no step be recorded" for part in idle)

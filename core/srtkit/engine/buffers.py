@@ -5,7 +5,7 @@ a ring of depth + 1, because the copy of step n may still run while step n + 1 i
 shares memory with the host the block is the buffer itself.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -22,7 +22,12 @@ from srtkit.spec.kv import Component
 from srtkit.spec.models import ModelInputs
 from srtkit.spec.platform import Platform
 from srtkit.spec.recurrent import Snapshots
-from srtkit.spec.step_plan import Column, Ints, RowFlag, StepPlan
+from srtkit.spec.step_plan import Column, Ints, RowFlag, StepKey, StepPlan
+
+LINE = 16
+"""Words of a cache line, where columns begin."""
+KNOWN = 256
+"""Sizes of steps whose columns are kept."""
 
 
 @dataclass
@@ -30,6 +35,7 @@ class StepTensors:
     """What a step's programs read, and its sampler. `rows` are the plan's row indices that sample, in order.
 
     `views` by name of the paged component. `state_slots` int32 [R], 0 for padding rows; None without states.
+    `source` int32 [T]: where each input id stands among `StepBuffers`' words.
     """
 
     batch: Batch
@@ -37,6 +43,7 @@ class StepTensors:
     state_slots: Tensor | None
     snapshots: Snapshots | None
     inputs: ModelInputs
+    source: Tensor
     rows: Ints
     sampling: Sampling
 
@@ -54,28 +61,40 @@ class _Rows:
     host: Ints
 
 
-def _layout(rows: int, tokens: int, slot_mappings: Iterable[str]) -> dict[str, slice]:
-    """Where each column stands in the int32 block; they start on cache lines."""
-    sizes = {"cu_q": rows + 1, "context": rows, "slots": rows, "logit_rows": rows, "sample_slots": rows}
-    sizes |= {"sample_positions": rows, "positions": tokens, "ids": tokens, "state_slots": rows}
-    sizes |= dict.fromkeys(slot_mappings, tokens)
-    starts = accumulate((-(-size // 16) * 16 for size in sizes.values()), initial=0)
-    return {name: slice(start, start + size) for start, (name, size) in zip(starts, sizes.items(), strict=False)}
+@dataclass
+class _Columns:
+    """A block for steps of one size: its columns by name on the device, and in each buffer of the ring.
+
+    `given` is where the column of that name begins.
+    """
+
+    device: dict[str, Tensor]
+    host: list[dict[str, Ints]]
+    block: Tensor
+    blocks: list[Tensor]
+    given: int
 
 
 class StepBuffers:
-    """Buffers for the largest step. `build` may be called again when `depth` further steps have been launched."""
+    """Buffers for the largest step. `build` may be called again when `depth` further steps have been launched.
+
+    The words on the device are the block and, after it, the last token of every row slot: an input id is one of them.
+    """
 
     def __init__(self, platform: Platform, limits: Limits, components: Sequence[Component]) -> None:
         # A step has at most max_rows rows, a captured one a row more, for padding.
         rows = limits.max_rows + 1
         paged = {one.name: number for number, one in enumerate(components) if one.kind == "paged"}
-        self._at = _layout(rows, limits.max_tokens, [f"slot_mapping.{name}" for name in paged])
-        words = (max(column.stop for column in self._at.values()),)
+        self._mappings = [f"slot_mapping.{name}" for name in paged]
         self._shared = platform.device(0).type == "cpu"
+        self._tail = self._layout(rows, limits.max_tokens)["end"].start
+        words = (self._tail + rows,)
         ring = 1 if self._shared else limits.depth + 1
         self._host = [platform.host_buffer(words, torch.int32) for _ in range(ring)]
-        self._device = self._host[0] if self._shared else platform.allocate("workspace", words, torch.int32)
+        self._words = self._host[0] if self._shared else platform.allocate("workspace", words, torch.int32)
+        self.last_token = self._words[self._tail :].zero_()
+        self._ids = platform.allocate("workspace", (limits.max_tokens,), torch.int32)
+        self._known: dict[tuple[int, int], _Columns] = {}
         self._paged: dict[str, _Rows] = {}
         for name, number in paged.items():
             device = platform.allocate("workspace", (rows, limits.max_pages), torch.int32)
@@ -89,65 +108,91 @@ class StepBuffers:
         """Fill the buffers for a plan whose changes `state` has taken over, and return views of them.
 
         The model's inputs have the key's size. So have the batch and its view where attention is `recorded`; else they
-        are the plan's rows and tokens only.
+        are the plan's rows and tokens only. The ids are there after `gather`.
         """
         flags = plan.column(Column.ROW_FLAGS)
         if not (flags & RowFlag.EXACT).all():
             raise Unsupported("engine", "a row without an exact start (speculation) is not implemented")
-        key, tokens = plan.key, plan.tokens
-        slots, n_query, start = self._padded(plan)
-        sampling = np.flatnonzero(flags & RowFlag.SAMPLE).astype(np.int32)
-        block = self._host[self._turn].numpy()
+        key, tokens, leading = plan.key, plan.tokens, plan.leading
+        columns = self._columns(key)
         self._turn = (self._turn + 1) % len(self._host)
-
-        def column(name: str, n: int) -> Ints:
-            return block[self._at[name]][:n]
-
-        cu_q, context = column("cu_q", key.rows + 1), column("context", key.rows)
-        positions, ids = column("positions", key.tokens), column("ids", key.tokens)
+        host = columns.host[self._turn]
+        slots, n_query, start = self._padded(plan)
+        host["slots"][:] = slots
+        context = start + n_query
+        host["context"][:] = context
+        cu_q, positions = host["cu_q"], host["positions"]
         cu_q[0] = 0
         np.cumsum(n_query, out=cu_q[1:])
-        np.add(start, n_query, out=context)
-        column("slots", key.rows)[:] = slots
-        row_of_token = np.repeat(np.arange(key.rows), n_query)
-        positions[:] = np.arange(key.tokens) - cu_q[row_of_token] + start[row_of_token]
-        np.maximum(positions, 0, out=positions)
-        ids[plan.leading : tokens] = plan.column(Column.PROMPT_IDS)
-        ids[tokens:] = 0
+        of_token = slots
+        if key.q_len == 1:
+            positions[:] = start
+        else:
+            row = np.repeat(np.arange(key.rows), n_query)
+            np.maximum(np.arange(key.tokens) + (start - cu_q[:-1])[row], 0, out=positions)
+            of_token = slots[row]
+        host["given"][leading:tokens] = plan.column(Column.PROMPT_IDS)
+        host["given"][tokens:] = 0
+        host["source"][:leading] = self._tail + slots[:leading]
+        host["source"][leading:] = np.arange(columns.given + leading, columns.given + key.tokens)
         width = max(1, -(-int(context.max(initial=1)) // self._page_size))
-        index, offset = positions // self._page_size, positions % self._page_size
+        index, offset = np.divmod(positions, self._page_size)
         for one in self._paged.values():
-            rows = one.host[: key.rows, :width]
-            rows[:] = state.host_pages[one.number][slots, :width]
-            column(one.column, key.tokens)[:] = rows[row_of_token, index] * self._page_size + offset
+            pages = state.host_pages[one.number]
+            one.host[: key.rows, :width] = pages[slots, :width]
+            host[one.column][:] = pages[of_token, index] * self._page_size + offset
         if self._state is not None:
-            column("state_slots", key.rows)[:] = state.host_pages[self._state][slots, 0]
-        n, host_slots, host_positions = len(sampling), slots[sampling], context[sampling]
-        ends = column("logit_rows", key.rows)  # of every row, as a captured step has them; the first are sampled
+            host["state_slots"][:] = state.host_pages[self._state][slots, 0]
+        sampling = np.flatnonzero(flags & RowFlag.SAMPLE).astype(np.int32)
+        n, ends = len(sampling), host["logit_rows"]  # of every row, as a captured step has them; the first are sampled
         ends[:n], ends[n:] = cu_q[1:][sampling] - 1, 0
-        column("sample_slots", n)[:] = host_slots
-        column("sample_positions", n)[:] = host_positions
-        batch, views, inputs = self._upload(plan, state, recorded, width, (n_query, context.copy()))
-        at = [self._device[self._at[name]][:n].long() for name in ("sample_slots", "sample_positions")]
-        sampler = Sampling(at[0], at[1], host_slots, host_positions)
-        state_slots = None if self._state is None else self._device[self._at["state_slots"]][: batch.rows]
-        return StepTensors(batch, views, state_slots, _snapshots(plan), inputs, sampling, sampler)
+        sample_slots = host["sample_slots"].view(np.int64)
+        sample_slots[:n], sample_slots[n:] = slots[sampling], 0
+        host["sample_positions"][:n] = context[sampling]
+        batch, views, inputs = self._upload(plan, state, recorded, width, columns, (n_query, context))
+        at = columns.device["sample_slots"].view(torch.int64), columns.device["sample_positions"]
+        sampler = Sampling(*at, slots[sampling], context[sampling])
+        state_slots = None if self._state is None else columns.device["state_slots"][: batch.rows]
+        return StepTensors(
+            batch, views, state_slots, _snapshots(plan), inputs, columns.device["source"], sampling, sampler
+        )
+
+    def gather(self, step: StepTensors) -> None:
+        """Look up a step's input ids, when the tokens of the step before are known."""
+        torch.index_select(self._words, 0, step.source, out=step.inputs.ids)
+
+    def _layout(self, rows: int, tokens: int) -> dict[str, slice]:
+        """Where each column of such a step stands in the block, and its "end"."""
+        sizes = {"cu_q": rows + 1, "context": rows, "slots": rows, "logit_rows": rows, "sample_slots": 2 * rows}
+        sizes |= {"sample_positions": rows, "state_slots": rows}
+        sizes |= dict.fromkeys(("positions", "given", "source", *self._mappings), tokens) | {"end": 0}
+        starts = accumulate((-(-size // LINE) * LINE for size in sizes.values()), initial=0)
+        return {name: slice(start, start + size) for start, (name, size) in zip(starts, sizes.items(), strict=False)}
+
+    def _columns(self, key: StepKey) -> _Columns:
+        size = key.rows, key.tokens
+        if size not in self._known:
+            at = self._layout(*size)
+            end = at.pop("end").start
+            if len(self._known) == KNOWN:
+                self._known.clear()
+            self._known[size] = _Columns(
+                {name: self._words[one] for name, one in at.items()},
+                [{name: host.numpy()[one] for name, one in at.items()} for host in self._host],
+                self._words[:end],
+                [host[:end] for host in self._host],
+                at["given"].start,
+            )
+        return self._known[size]
 
     def _upload(
-        self, plan: StepPlan, state: DeviceState, recorded: bool, width: int, host: tuple[Ints, Ints]
+        self, plan: StepPlan, state: DeviceState, recorded: bool, width: int, columns: _Columns, host: tuple[Ints, Ints]
     ) -> tuple[Batch, dict[str, GroupView], ModelInputs]:
-        key = plan.key
+        key, column = plan.key, columns.device
         if not self._shared:
-            self._device.copy_(self._host[self._turn - 1], non_blocking=True)
-
-        def column(name: str, n: int) -> Tensor:
-            return self._device[self._at[name]][:n]
-
-        slots, ids, positions = column("slots", key.rows), column("ids", key.tokens), column("positions", key.tokens)
-        if plan.leading:
-            torch.index_select(state.last_token, 0, slots[: plan.leading], out=ids[: plan.leading])
-        for one in () if self._shared else self._paged.values():
-            torch.index_select(state.page_tables[one.number], 0, slots, out=one.device[: key.rows])
+            columns.block.copy_(columns.blocks[self._turn], non_blocking=True)
+            for one in self._paged.values():
+                torch.index_select(state.page_tables[one.number], 0, column["slots"], out=one.device[: key.rows])
         rows, tokens, leading = plan.rows, plan.tokens, plan.leading
         if recorded:
             rows, tokens, leading = key.rows, key.tokens, key.rows if key.q_len else 0
@@ -156,18 +201,19 @@ class StepBuffers:
             tokens=tokens,
             leading=leading,
             q_len=1,
-            cu_q=column("cu_q", rows + 1),
-            context=column("context", rows),
-            positions=positions[:tokens],
-            slots=slots[:rows],
+            cu_q=column["cu_q"][: rows + 1],
+            context=column["context"][:rows],
+            positions=column["positions"][:tokens],
+            slots=column["slots"][:rows],
             host_q=host[0][:rows],
             host_context=host[1][:rows],
         )
         views = {
-            name: GroupView(self._page_size, one.device[:rows], column(one.column, tokens), one.host[:rows, :width])
+            name: GroupView(self._page_size, one.device[:rows], column[one.column][:tokens], one.host[:rows, :width])
             for name, one in self._paged.items()
         }
-        return batch, views, ModelInputs(ids, positions[None], column("logit_rows", key.rows))
+        inputs = ModelInputs(self._ids[: key.tokens], column["positions"][None], column["logit_rows"])
+        return batch, views, inputs
 
     def _padded(self, plan: StepPlan) -> tuple[Ints, Ints, Ints]:
         """Slots, query lengths and starts with padding rows, which see one token: slot 0, what is over on the last."""

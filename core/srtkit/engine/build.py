@@ -20,7 +20,7 @@ from srtkit.config.settings import Settings
 from srtkit.engine.loop import EngineLoop
 from srtkit.engine.ops import Binder, Offer
 from srtkit.engine.runner import BoundGroup, ModelRunner, RecurrentGroup, TargetProgram
-from srtkit.engine.weights import Progress, fill_weights
+from srtkit.engine.weights import Progress, fill_weights, stored_scales
 from srtkit.plugins.loaded import LoadedPlugins
 from srtkit.scheduler.limits import SchedulerLimits
 from srtkit.scheduler.scheduler import Scheduler
@@ -97,13 +97,14 @@ def build_engine(
             provider = plugin.descriptor.build(OpsBuild(platform, 0, config.limits, plugin.options))
             offers.append(Offer(plugin.wired.offer.name, plugin.descriptor, provider))
         binder = Binder(offers, facts)
-        model, weights = _load_model(config, loaded, binder, platform.device(0), path, progress)
-        scales = kv_scales(path, weights.hex(), [choice.group for choice in config.groups])
+        model, weights, stored = _load_model(config, loaded, binder, platform.device(0), path, progress)
+        scales = kv_scales(path, weights.hex(), [choice.group for choice in config.groups], stored)
         attention = [_bind(choice, config, loaded, platform, scales) for choice in config.groups]
         recurrent = [_bind_recurrent(choice, config, platform, model) for choice in config.recurrent]
         components, page_size = config.model.components, config.limits.page_size
         whole = [key for choice in config.runners if not choice.cuts for key in choice.keys]
-        program = TargetProgram(model, (attention, recurrent), components, config.limits, platform, whole)
+        argmax = binder.op("argmax", config.model.dtype, vocab=config.model.vocab_size)
+        program = TargetProgram(model, (attention, recurrent), components, config.limits, platform, argmax, whole)
         opened.callback(program.close)
         graph_runners: dict[GraphRunner, Sequence[StepKey]] = {}
         for one in config.runners:
@@ -125,10 +126,8 @@ def build_engine(
             program.mover = cache_plugin.descriptor.mover(mover_build)
             opened.callback(program.mover.close)
         limits = SchedulerLimits(
-            max_running=config.limits.max_rows,
+            **vars(config.limits),
             chunk_tokens=settings.scheduler.chunk_tokens,
-            max_context=config.limits.max_context,
-            page_size=page_size,
             pools={pool.component: pool.pages - 1 for pool in config.memory.pools},
             policy=settings.scheduler.policy,
             shares=config.shares,
@@ -141,19 +140,20 @@ def build_engine(
 
 def _load_model(
     config: EngineConfig, loaded: LoadedPlugins, binder: Binder, device: torch.device, path: Path, progress: Progress
-) -> tuple[Model, bytes]:
-    """The model with its weights, and a digest of a sample of each."""
+) -> tuple[Model, bytes, dict[str, float]]:
+    """The model with its weights, a digest of a sample of each, and scales of KV that stand among them."""
     build = ModelBuild(config.model, config.config, device, binder, Shard(), config.limits.max_tokens)
     model: Model = config.models.descriptor.build(build)
     plugin = choose_loader(loaded, path)
     with closing(plugin.descriptor.build(ModelLoaderBuild(path, plugin.options, config.config))) as loader:
         fill_weights(model, config.model, loader, Shard(), progress)
+        scales = stored_scales(loader)
     digest = blake2b(digest_size=32)
     for name, slot in sorted(model.slots().items()):  # as bfloat16, so that float32 and it are one model
         sample = slot.flatten()[:: max(1, slot.numel() // SAMPLE)].bfloat16().float().cpu()
         digest.update(name.encode() + sample.numpy().tobytes())
     model.pack()
-    return model, digest.digest()
+    return model, digest.digest(), scales
 
 
 def _identity(config: EngineConfig, weights: bytes, scales: Scales) -> bytes:

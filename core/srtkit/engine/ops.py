@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from srtkit.engine.sampler import draw_ranked, invert, uniform
 from srtkit.spec.capabilities import No
 from srtkit.spec.errors import PluginBroken, Unsupported
 from srtkit.spec.facts import DeviceFacts
@@ -59,6 +60,22 @@ def norm_rope(q: Tensor, k: Tensor, q_weight: Tensor, k_weight: Tensor, cos: Ten
     rope(q, k, cos, sin)
 
 
+def argmax(logits: Tensor) -> Tensor:
+    """The index of each row's largest value, int32 [N]."""
+    return _wide(logits).argmax(-1).int()
+
+
+def sample(
+    logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, seed: Tensor, position: Tensor
+) -> Tensor:
+    """One token a row, int32 [N], as the sampler draws it."""
+    full = torch.softmax(logits.float() / torch.where(temperature > 0, temperature, 1.0)[:, None], -1)
+    filtered = torch.where(full < min_p[:, None] * full.amax(-1, keepdim=True), 0.0, full)
+    u = uniform(seed, position.long())
+    ids = torch.where((top_k > 0) | (top_p < 1), draw_ranked(full, filtered, top_k, top_p, u), invert(filtered, u))
+    return torch.where(temperature > 0, ids, logits.argmax(-1)).int()
+
+
 class ReferenceLinear(WeightOp):
     """`torch.nn.functional.linear` on the weight as loaded."""
 
@@ -78,7 +95,9 @@ class ReferenceLinear(WeightOp):
         return True
 
 
-_REFERENCES: dict[str, Op] = {op.__name__: op for op in (rms_norm, add_rms_norm, silu_mul, rope, norm_rope)}
+_REFERENCES: dict[str, Op] = {
+    op.__name__: op for op in (rms_norm, add_rms_norm, silu_mul, rope, norm_rope, argmax, sample)
+}
 
 
 @dataclass(frozen=True)

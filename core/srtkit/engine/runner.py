@@ -23,6 +23,7 @@ from srtkit.spec.graph_runner import GraphRunner, Program
 from srtkit.spec.kv import Component
 from srtkit.spec.layers import Binding, RecurrentBinding, Table, bound
 from srtkit.spec.models import Model
+from srtkit.spec.ops import Op
 from srtkit.spec.platform import Event, Platform
 from srtkit.spec.recurrent import RecurrentBackend, RecurrentLayer, RecurrentPlan
 from srtkit.spec.step_plan import Column, Ints, RowFlag, StepFlag, StepKey, StepPlan
@@ -76,10 +77,12 @@ class TargetProgram(Program):
         components: Sequence[Component],
         limits: Limits,
         platform: Platform,
+        argmax: Op,
         whole: Collection[StepKey] = (),
     ) -> None:
         self.state, self._whole = DeviceState(platform, limits, components), frozenset(whole)
         self._buffers = StepBuffers(platform, limits, components)
+        self.last_token, self._argmax = self._buffers.last_token, argmax
         self._model, self._limits, self._platform = model, limits, platform
         self._groups, self._recurrent = groups
         self._names = [component.name for component in components]
@@ -109,7 +112,7 @@ class TargetProgram(Program):
             self._platform.current_stream().synchronize()  # the next step may take this one's place on the host
             if key in self._whole and key not in self._captured:
                 limits = replace(self._limits, max_rows=key.rows, max_tokens=key.tokens)
-                self._captured[key] = self._bind(limits, 1 if key.q_len else 2)
+                self._captured[key] = self._bind(limits, 1 if key.q_len else 2, alone=True)
         plans, step = self._captured.get(key, self._shared), self.step
         for group, own in zip(self._groups, plans.attention, strict=True):
             for backend, plan in own:
@@ -119,11 +122,14 @@ class TargetProgram(Program):
                 one.backend.fill(states, step.batch, step.state_slots, step.snapshots, 0)
 
     def body(self, key: StepKey) -> Mapping[str, Tensor]:
-        """Run the model; outputs "logits" and "hidden"."""
+        """Look up the ids and run the model; outputs "logits", and as "ids" the likeliest, noted as the last tokens."""
+        self._buffers.gather(self.step)
         gate = self.mover.gate if self.mover and key.flags & StepFlag.GATES else None
         with bound(self._captured.get(key, self._shared).table, gate):
             output = self._model.run(self.step.inputs)
-        return {"logits": output.logits, "hidden": output.hidden}
+        ids = self._argmax(output.logits)
+        self.last_token.index_copy_(0, self.step.sampling.slots, ids)
+        return {"logits": output.logits, "ids": ids}
 
     def outside(self, key: StepKey, operator: Callable[..., None], args: Sequence[Any]) -> None:
         """An operator (…, out, handle) over the tokens of the step; what padding tokens get is zero."""
@@ -153,12 +159,17 @@ class TargetProgram(Program):
             one.backend.close()
         del self._model, self._groups, self._recurrent, self._shared, self._captured
 
-    def _bind(self, limits: Limits, n: int = 2) -> Plans:
-        """New plans for steps up to `limits`, and what each layer's handle stands for with them. `n` 1: decode only."""
+    def _bind(self, limits: Limits, n: int = 2, *, alone: bool = False) -> Plans:
+        """New plans for steps up to `limits`, and what each layer's handle stands for with them. `n` 1: decode only.
+
+        `alone`: they are a recorded step's own.
+        """
         attention = [[(backend, backend.new_plan(limits)) for backend in one.backends[:n]] for one in self._groups]
         recurrent = [one.backend.new_plan(limits) for one in self._recurrent]
         bindings: dict[int, Binding | RecurrentBinding] = {
-            handle.index: Binding(*own[0], handle, *own[1:])
+            handle.index: Binding(
+                *own[0], handle, own[1] if own[1:] else None, own[0][0].parts().rotated if alone else None
+            )
             for group, own in zip(self._groups, attention, strict=True)
             for handle in group.handles
         }
@@ -225,25 +236,21 @@ class ModelRunner:
         runner = self._runners.get(plan.key, self._last_resort)
         self.eager_steps += runner is self._last_resort
         outputs = runner.run(self.program, plan.key)
-        n = len(step.rows)
-        ids, logprobs = self._sample(plan, step, outputs["logits"][:n])
-        host = self._ring[plan.step % len(self._ring)][:n]
+        ids, logprobs = self._sample(plan, step, outputs)
+        host = self._ring[plan.step % len(self._ring)][: len(ids)]
         host.copy_(ids, non_blocking=True)
         done = self.platform.new_event()
         done.record()
         return Handle(plan, step.rows, host, logprobs, done)
 
-    def _sample(self, plan: StepPlan, step: StepTensors, logits: Tensor) -> tuple[Tensor, Logprobs]:
-        if len(step.rows) == 0:
-            return step.batch.slots[:0], {}
-        state, kept = self.program.state, logits
-        if plan.flags & StepFlag.GREEDY:
-            ids = logits.argmax(dim=-1).int()
-        else:
-            if plan.flags & StepFlag.LOGPROBS:
-                logits = logits.clone()  # suppression must not show in reported log-probabilities
+    def _sample(self, plan: StepPlan, step: StepTensors, outputs: Mapping[str, Tensor]) -> tuple[Tensor, Logprobs]:
+        n, state = len(step.rows), self.program.state
+        ids, kept = outputs["ids"][:n], outputs["logits"][:n]
+        if n and not plan.flags & StepFlag.GREEDY:
+            # A copy where suppression would show in the log-probabilities that are reported.
+            logits = kept.to(torch.float32, copy=bool(plan.flags & StepFlag.LOGPROBS))
             ids = sample(logits, step.sampling, state)
-        state.last_token[step.sampling.slots] = ids
+            self.program.last_token.index_copy_(0, step.sampling.slots[:n], ids)
         if not plan.flags & StepFlag.LOGPROBS:
             return ids, {}
         wanted, flags = state.admitted["logprobs"][step.sampling.host_slots], plan.column(Column.ROW_FLAGS)

@@ -22,7 +22,10 @@ _MIX_2 = 0x94D049BB133111EB - 2**64
 
 @dataclass
 class Sampling:
-    """The rows that sample: slots and the positions of their new tokens, int64 [N] on the device, int32 on the host."""
+    """The rows that sample: slots and the positions of their new tokens.
+
+    On the device int64 and int32, as many as the step has rows: after these, slot 0. On the host int32 [N].
+    """
 
     slots: Tensor
     positions: Tensor
@@ -58,7 +61,7 @@ def sample(logits: Tensor, step: Sampling, state: DeviceState) -> Tensor:
     for part, by_rank in ((drawn[~ranked[drawn]], False), (drawn[ranked[drawn]], True)):
         if len(part):
             index = state.upload(part)
-            ids[index] = _draw(logits[index], step.slots[index], step.positions[index], state, by_rank=by_rank)
+            ids[index] = _draw(logits[index], step.slots[index], step.positions[index].long(), state, by_rank=by_rank)
     return ids.int()
 
 
@@ -79,10 +82,10 @@ def _draw(logits: Tensor, slots: Tensor, positions: Tensor, state: DeviceState, 
     # min-p only removes from the tail, so applying it before the ranks changes what top-p sees
     # by nothing but the removed mass: top-p is therefore taken over the unfiltered mass.
     probs = torch.where(full < min_p * full.amax(dim=-1, keepdim=True), 0.0, full)
-    return _draw_ranked(full, probs, state.top_k[slots], state.top_p[slots], u) if by_rank else _invert(probs, u)
+    return draw_ranked(full, probs, state.top_k[slots], state.top_p[slots], u) if by_rank else invert(probs, u)
 
 
-def _draw_ranked(full: Tensor, filtered: Tensor, top_k: Tensor, top_p: Tensor, u: Tensor) -> Tensor:
+def draw_ranked(full: Tensor, filtered: Tensor, top_k: Tensor, top_p: Tensor, u: Tensor) -> Tensor:
     """Draw among the top-k and, of their mass, the top-p, without what min-p removed."""
     vocab = full.shape[-1]
     ordered, index = full.sort(dim=-1, descending=True, stable=True)
@@ -92,10 +95,10 @@ def _draw_ranked(full: Tensor, filtered: Tensor, top_k: Tensor, top_p: Tensor, u
     inside = before < top_p.double()[:, None] * ordered.sum(dim=-1, dtype=torch.float64, keepdim=True)
     inside[:, 0] = True
     kept = torch.where(inside & (ordered > 0), filtered.gather(-1, index), 0.0)
-    return index.gather(-1, _invert(kept, u)[:, None]).squeeze(1)
+    return index.gather(-1, invert(kept, u)[:, None]).squeeze(1)
 
 
-def _invert(weights: Tensor, u: Tensor) -> Tensor:
+def invert(weights: Tensor, u: Tensor) -> Tensor:
     """The first index whose cumulative weight exceeds u times the total; weights float32 [N, n] ≥ 0."""
     cumulative = weights.cumsum(dim=-1, dtype=torch.float64)
     target = u[:, None] * cumulative[:, -1:]

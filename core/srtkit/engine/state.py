@@ -1,7 +1,7 @@
 """What the sampler and the page tables know of running sequences, indexed by row slot. Slot 0 is padding.
 
-Written only here (from a plan's admit, release and page-write columns) and by the sampler
-(`last_token`). Nothing here waits for the device. Knows no rows, no model and no cache.
+Written only here, from a plan's admit, release and page-write columns. Nothing here waits for the device. Knows no
+rows, no model and no cache.
 """
 
 from collections import deque
@@ -23,9 +23,9 @@ Array = np.ndarray[Any, Any]
 class DeviceState:
     """Mirrors for `limits.max_rows` slots and slot 0.
 
-    Device tensors at fixed addresses: `last_token` int32 [S]; `page_tables`, one a component, int32 [S, max_pages], of
-    slots [S, 1]; `temperature`, `top_p`, `min_p` float32 [S]; `top_k` int32 [S]; `seed` int64 [S]. On the host:
-    `host_pages`, the page tables' twins; `admitted`, records of ADMIT [S]; `stop_ids` [S, MAX_STOP_IDS], -1 filled.
+    Device tensors at fixed addresses: `page_tables`, one a component, int32 [S, max_pages], of slots [S, 1];
+    `temperature`, `top_p`, `min_p` float32 [S]; `top_k` int32 [S]; `seed` int64 [S]. On the host: `host_pages`, the
+    page tables' twins; `admitted`, records of ADMIT [S]; `stop_ids` [S, MAX_STOP_IDS], -1 filled.
     """
 
     def __init__(self, platform: Platform, limits: Limits, components: Sequence[Component] = (FULL,)) -> None:
@@ -34,7 +34,6 @@ class DeviceState:
         def zeros(dtype: torch.dtype, *shape: int) -> Tensor:
             return platform.allocate("workspace", shape, dtype)
 
-        self.last_token = zeros(torch.int32, n)
         widths = [limits.max_pages if one.kind == "paged" else 1 for one in components]
         self.page_tables = [zeros(torch.int32, n, width) for width in widths]
         self.temperature, self.top_p, self.min_p = (zeros(torch.float32, n) for _ in range(3))
@@ -60,15 +59,20 @@ class DeviceState:
             for number, (host, table) in enumerate(zip(self.host_pages, self.page_tables, strict=True)):
                 if len(own := writes if len(self.page_tables) == 1 else writes[writes[:, 0] == number]):
                     host[own[:, 1], own[:, 2]] = own[:, 3]
-                    slots, index, pages = self.upload(own[:, 1:].T)
-                    table[slots, index] = pages
+                    self._write(table, own[:, 1].astype(np.int64) * table.shape[1] + own[:, 2], own[:, 3])
 
     def upload(self, array: Array) -> Tensor:
         """A small array on the device, without waiting for it; the host's copy lives as long as the step may run."""
         host = self._platform.host_buffer(array.shape, torch.from_numpy(np.empty(0, array.dtype)).dtype)
         host.numpy()[:] = array
         self._uploads[-1].append(host)
-        return host.to(self.last_token.device, non_blocking=True)
+        return host.to(self.seed.device, non_blocking=True)
+
+    def _write(self, table: Tensor, index: Array, pages: Array) -> None:
+        """Pages to places of the table as a whole, in one copy and one launch."""
+        words = self.upload(np.concatenate((index.view(np.int32), pages)))
+        at = 2 * len(index)
+        table.view(-1).index_copy_(0, words[:at].view(torch.int64), words[at:])
 
     def _admit(self, records: Array, stops: Ints) -> None:
         """Take over records of dtype ADMIT, and (slot, id) pairs of stop ids."""

@@ -7,8 +7,10 @@ Knows concatenation and the slice of a rank. Knows no storage form (the loader d
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from math import prod
 from typing import TYPE_CHECKING
 
+from srtkit.config.kv_scales import STORED
 from srtkit.spec.errors import LoaderError, PluginBroken
 from srtkit.spec.facts import Shard
 from srtkit.spec.model_loader import ModelLoader, WeightInfo, WeightRequest
@@ -48,6 +50,15 @@ def fill_weights(
         raise PluginBroken(PART, f"never gave {_some(request.name for request in targets)}")
 
 
+def stored_scales(loader: ModelLoader) -> dict[str, float]:
+    """The scales of FP8 KV that stand among the weights, by name. Raises `LoaderError` for those of single heads."""
+    scales = [info for info in loader.index() if STORED.fullmatch(info.name)]
+    if heads := [info.name for info in scales if prod(info.shape) > 1]:
+        raise LoaderError(PART, f"scales of single heads are not read: {_some(heads)}")
+    found = loader.read([WeightRequest(info.name, shape=info.shape) for info in scales])
+    return {request.name: tensor.item() for request, tensor in found}
+
+
 def _check_names(plan: ModelPlan, stored: Mapping[str, WeightInfo]) -> None:
     """Everything wanted is stored, everything stored is known. A source without an index makes any weight."""
     if not stored:
@@ -57,7 +68,8 @@ def _check_names(plan: ModelPlan, stored: Mapping[str, WeightInfo]) -> None:
     if missing := wanted - stored.keys():
         cause = f"{len(missing)} weights of {plan.architecture} are not in the source: {_some(missing)}"
         raise LoaderError(PART, cause, "the download is incomplete, or config and weights are of different models")
-    if extra := {name for name in stored.keys() - known if not name.endswith(plan.ignored)}:
+    spare = (name for name in stored.keys() - known if not name.endswith(plan.ignored))
+    if extra := {name for name in spare if not STORED.fullmatch(name)}:
         cause = f"{len(extra)} stored weights are unknown to {plan.architecture}: {_some(extra)}"
         remedy = "config and weights are of different models, or the weights are quantised in a form that is not read"
         raise LoaderError(PART, cause, remedy)

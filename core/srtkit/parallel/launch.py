@@ -185,7 +185,8 @@ def server_info(run: Run, ready: dict[str, Any], model: ServedModel) -> dict[str
 def _rank(run: Run, folder: Path) -> Iterator[Rank]:
     command = [sys.executable, "-m", "srtkit.parallel.worker"]
     # A group of its own: Ctrl-C is for this process, which then ends the rank in order.
-    rank = subprocess.Popen(command, stdin=subprocess.PIPE, env=rank_environment(run.defaults), process_group=0)
+    environment = rank_environment(run.defaults.environment)
+    rank = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, process_group=0)
     try:
         assert rank.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it has ended already: whoever waits for it says how

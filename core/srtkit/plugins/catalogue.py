@@ -8,7 +8,7 @@ import re
 from srtkit.spec.versions import CONTRACTS
 
 OFFICIAL: dict[str, tuple[str, ...]] = {
-    "platform": ("cpu", "cuda", "fakedev"),
+    "platform": ("cpu", "cuda", "fakedev", "rocm"),
     "attention": ("calibrate", "cpu-native", "fa3", "flashinfer", "shadow", "torch", "triton"),
     "recurrent": ("torch",),
     "prefix_cache": ("chunk", "events", "hiradix", "mamba", "radix", "radix-native"),
@@ -19,7 +19,7 @@ OFFICIAL: dict[str, tuple[str, ...]] = {
     "ops": ("cpu", "cpu-native", "triton"),
     "models": ("models",),
     "routes": ("admin", "cache"),
-    "cli": ("bench", "cache", "calibrate", "chat", "conformance", "debug", "plugin"),
+    "cli": ("bench", "cache", "calibrate", "chat", "conformance", "debug", "doctor", "plugin"),
 }
 
 # Kind → names when neither the file nor the platform says; other kinds then have none.

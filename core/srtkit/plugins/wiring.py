@@ -79,7 +79,8 @@ class _Wirer:
             devices = [descriptor.assume(assume)] if assume else descriptor.probe(options)
         facts: DeviceFacts | None = next(iter(devices), None)
         if facts is None and assume:
-            raise ConfigError(offer.part, f'has no table entry for "{assume}"', "leave --assume out to probe")
+            known = f", only for {', '.join(descriptor.architectures)}" if descriptor.architectures else ""
+            raise ConfigError(offer.part, f'has no table entry for "{assume}"{known}', "leave --assume out to probe")
         if facts is None:
             remedy = "`srt config init --detect` writes a file for this machine"
             raise DeviceAbsent(offer.part, f"its device is not here ({offer})", remedy)

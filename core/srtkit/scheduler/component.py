@@ -133,6 +133,7 @@ class StateComponent(PagedComponent):
     def __init__(self, number: int, component: Component, limits: SchedulerLimits, columns: Columns) -> None:
         super().__init__(number, component, limits, columns)
         self._starts: dict[int, int] = {}  # state slot → the one it is a copy of, 0: zero
+        self._whole, self._chunk = limits.page_size, limits.chunk_tokens
 
     def begin(self, slot: int, lease: Lease) -> None:
         """The sequence is to start from the lease's snapshot."""
@@ -141,10 +142,21 @@ class StateComponent(PagedComponent):
         self.want_snapshots(slot, lease.snapshot_at)
 
     def want_snapshots(self, slot: int, lengths: tuple[int, ...]) -> None:
-        """Note where the cache wants the slot's state, as far as that is still to come."""
-        later = [length for length in lengths if length > self._columns.planned[slot]][:MAX_SNAPSHOTS]
+        """Note where the cache wants the slot's state; where that is planned already, `later` does instead."""
+        planned = int(self._columns.planned[slot])
+        at = sorted({length if length > planned else self.later(slot, planned) for length in lengths})[:MAX_SNAPSHOTS]
         self._columns.snapshot_at[slot] = 0
-        self._columns.snapshot_at[slot, : len(later)] = later
+        self._columns.snapshot_at[slot, : len(at)] = at
+
+    def later(self, slot: int, length: int) -> int:
+        """In place of a snapshot that was missed: a length in whole pages beyond this one, where a chunk may well end."""
+        chunk = min(self._chunk, int(self._columns.prompt_len[slot]) - length)
+        return (length // self._whole + max(1, chunk // self._whole)) * self._whole
+
+    def awaits_snapshot(self, slot: int) -> bool:
+        """Whether one is on its way to the cache, or to be made at a length that is known."""
+        to_come = self._columns.snapshot_at[slot] > self._columns.planned[slot]
+        return bool(to_come.any() or self.table[slot, 1:].any())
 
     def add(self, slots: Ints, index: Ints) -> None:
         """A state slot for a sequence."""
@@ -153,12 +165,13 @@ class StateComponent(PagedComponent):
             self._starts[int(self.table[slot, 0])] = int(self.table[slot, 1])
             self.table[slot, 1] = 0
 
+    def holds_most(self, slot: int) -> bool:
+        """Whether the slot has no place for another snapshot."""
+        return bool(self.table[slot, 1:].all())
+
     def hold_snapshot(self, slot: int) -> int:
-        """A free state slot, which must be there, for a snapshot of the slot's state; 0 when it holds too many."""
-        places = np.flatnonzero(self.table[slot, 1:] == 0)
-        if len(places) == 0:
-            return 0
-        index = 1 + int(places[0])
+        """A free state slot, for a snapshot of the slot's state; a place for it and a free one must be there."""
+        index = 1 + int(np.argmin(self.table[slot, 1:] != 0))
         self.table[slot, index], self.own[slot, index] = self.pool.take(1)[0], True
         return int(self.table[slot, index])
 

@@ -16,7 +16,6 @@ from srtkit.scheduler.columns import Columns, State
 from srtkit.scheduler.limits import SchedulerLimits
 from srtkit.scheduler.sequence import Sequence
 from srtkit.scheduler.waiting import Waiting, common_prefix
-from srtkit.spec.errors import Unsupported
 from srtkit.spec.messages import Abort, Deltas, Finished, Logprobs, Started, Submit, ints
 from srtkit.spec.prefix_cache import PrefixCache
 from srtkit.spec.step_plan import EMPTY, MAX_STOP_IDS, Column, Ints, RowFlag, StepKey, StepPlan
@@ -46,21 +45,16 @@ class Scheduler:
     """One scheduler for one engine. Calls alternate: absorb, plan, commit (`depth` plans later)."""
 
     def __init__(self, limits: SchedulerLimits, cache: PrefixCache, fit: Callable[[StepKey], StepKey]) -> None:
-        for component, pages in limits.pools.items():
-            if component.reach == "all" and limits.max_pages > pages:
-                raise Unsupported(
-                    "scheduler",
-                    f"a context of {limits.max_context} tokens does not fit {pages} pages of {limits.page_size}",
-                    "lower model.max_context or raise memory.fraction",
-                )
+        whole = (pages for component, pages in limits.pools.items() if component.reach == "all")
+        assert limits.max_pages <= min(whole, default=limits.max_pages), "the longest sequence does not fit the pool"
         self.limits = limits
-        self.columns = Columns(limits.max_running, limits.max_context)
+        self.columns = Columns(limits.max_rows, limits.max_context)
         self.book = PageBook(limits, cache, self.columns)
         self.waiting = Waiting(limits.policy)
         self.running: dict[int, Sequence] = {}  # by row slot, retiring ones included
         self.counters = Counters()
         self._builder = PlanBuilder(self.book, fit)
-        self._slot_of: dict[int, int] = {}  # rid → row slot of sequences that have not ended
+        self._live: dict[int, Sequence] = {}  # by rid, those running that have not ended
         self._arrivals = 0
         self._started: list[Started] = []
         self._finished: list[Finished] = []
@@ -80,11 +74,11 @@ class Scheduler:
 
     def abort(self, request: Abort) -> None:
         """End a sequence wherever it stands. Unknown ids have ended already: nothing to do."""
-        if self.waiting.remove(request.rid) is not None:
-            self._finished.append(Finished(request.rid, 0, request.reason))
-        elif request.rid in self._slot_of:
-            self._end(self.running[self._slot_of[request.rid]], request.reason)
+        if request.rid in self._live:
+            self._end(self._live[request.rid], request.reason)
             self._free_retired()
+        elif self.waiting.remove(request.rid):
+            self._finished.append(Finished(request.rid, 0, request.reason))
         else:
             return
         self.counters.aborted += request.reason == "abort"
@@ -99,7 +93,8 @@ class Scheduler:
     def plan(self) -> StepPlan:
         """The next step. No rows: nothing can run before something in flight is committed (or at all)."""
         decode = self._decode_rows()
-        chunks, budget = self._continue_prompts(self.limits.chunk_tokens - len(decode))
+        room = min(self.limits.chunk_tokens, self.limits.max_tokens - len(decode))
+        chunks, budget = self._continue_prompts(room)
         # A prompt that needed room may have retracted rows collected before it.
         decode = decode[self.columns.state[decode] == State.DECODE]
         chunks = [chunk for chunk in chunks if self.columns.state[chunk.slot] == State.PROMPT]
@@ -172,18 +167,15 @@ class Scheduler:
             return False
         page = self.limits.page_size
         usable = sequence.ids[: len(sequence.ids) - 1]
-        for donor in self.running.values():
-            slot = donor.slot
-            pending = self.columns.computed[slot] < self.columns.prompt_len[slot]
-            if not pending or self.columns.state[slot] == State.RETIRING:
-                continue
-            if donor.request.namespace != sequence.request.namespace:
+        for donor in self._live.values():
+            pending = self.columns.computed[donor.slot] < self.columns.prompt_len[donor.slot]
+            if not pending or donor.request.namespace != sequence.request.namespace:
                 continue
             if len(usable) < page or not np.array_equal(donor.ids[:page], usable[:page]):
                 continue
             common = common_prefix(donor.ids, usable) // page * page
             if self.book.state:
-                wanted = self.columns.snapshot_at[slot]
+                wanted = self.columns.snapshot_at[donor.slot]
                 common = int(wanted[wanted <= common].max(initial=0))
             if common > self.book.cache.peek([sequence.key(sequence.ids, limit=len(usable))])[0]:
                 return True
@@ -191,15 +183,18 @@ class Scheduler:
 
     def _start(self, sequence: Sequence) -> bool:
         """Give a sequence a row slot and its cached prefix, if the pages for its prompt can be had."""
-        columns = self.columns
+        columns, room, n = self.columns, self.book.room, len(sequence.ids)
+        prompts = np.flatnonzero(columns.state == State.PROMPT).astype(np.int32)
+        promised, before = self.book.missing(prompts, columns.prompt_len[prompts]), room.available()
+        if self._live and (sequence.needs + promised > before).any():
+            return False  # what it lacked when it was matched last is not there yet
         slot = sequence.slot = columns.acquire()
         cached = self.book.lend(sequence)
-        n = len(sequence.ids)
-        prompts = np.flatnonzero(columns.state == State.PROMPT).astype(np.int32)
-        wanted = self.book.missing(slot, n + 1) + self.book.missing(prompts, columns.prompt_len[prompts])
-        alone = not any(columns.state[s] != State.RETIRING for s in self.running)
-        unloaded = sequence.lease is not None and sequence.lease.pending > 0 and self.book.room.moving
-        if unloaded or (not alone and (wanted > self.book.room.available()).any()):
+        own, available = self.book.missing(slot, n + 1), room.available()
+        unloaded = sequence.lease is not None and sequence.lease.pending > 0 and room.moving
+        if unloaded or (self._live and (own + promised > available).any()):
+            # A lease keeps pages that could be evicted before; while some move, none can be.
+            sequence.needs = own if room.moving else own + before - available
             self.book.give_back(sequence)
             return False
         request, sampling = sequence.request, sequence.request.sampling
@@ -212,7 +207,7 @@ class Scheduler:
         columns.row_flags[slot] = RowFlag.LOGPROBS if sampling.logprobs >= 0 else 0
         columns.greedy[slot] = sampling.temperature == 0 and sampling.min_tokens == 0
         self.running[slot] = sequence
-        self._slot_of[request.rid] = slot
+        self._live[request.rid] = sequence
         self._started.append(Started(request.rid, slot, min(cached, sequence.prompt_len)))
         self.book.admit(slot)
         self._builder.admit(sequence)
@@ -233,9 +228,8 @@ class Scheduler:
             return True
         if (available + self.book.room.coming() >= n).all():
             return False
-        live = [one for one in self.running.values() if self.columns.state[one.slot] != State.RETIRING]
-        youngest = max(live, key=lambda one: one.order)
-        if not self.book.pins_unused(youngest) if len(live) == 1 else youngest.slot == keep_slot:
+        youngest = max(self._live.values(), key=lambda one: one.order)
+        if not self.book.pins_unused(youngest) if len(self._live) == 1 else youngest.slot == keep_slot:
             return False
         self._put_back(youngest)
         return True
@@ -243,10 +237,10 @@ class Scheduler:
     def _put_back(self, sequence: Sequence) -> None:
         """Into the queue, to go on later from its committed tokens."""
         slot = sequence.slot
-        del self._slot_of[sequence.request.rid]
+        del self._live[sequence.request.rid]
         self.book.end(sequence)
         ids = self.columns.tokens[slot, : self.columns.known[slot]].copy()
-        self.waiting.push(replace(sequence, ids=ids, slot=0, lease=None, retracted=True))
+        self.waiting.push(replace(sequence, ids=ids, slot=0, lease=None, needs=0, retracted=True))
         self.counters.retracted += 1
         self._free_retired()
 
@@ -259,10 +253,8 @@ class Scheduler:
         """
         evicted, spoilt = self.book.tiers.complete(done, failed)
         self.book.room.take_evicted(evicted)
-        if spoilt:
-            for sequence in list(self.running.values()):
-                if self.columns.state[sequence.slot] != State.RETIRING:
-                    self._put_back(sequence)
+        for sequence in list(self._live.values()) if spoilt else ():
+            self._put_back(sequence)
 
     def commit(self, plan: StepPlan, output: StepOutput) -> Deltas:
         """Take a step's outputs: tokens, ends, pages of whole prompt chunks. Rows of ended sequences are dropped."""
@@ -319,7 +311,7 @@ class Scheduler:
         return deltas
 
     def _end(self, sequence: Sequence, reason: str) -> None:
-        del self._slot_of[sequence.request.rid]
+        del self._live[sequence.request.rid]
         self._finished.append(Finished(sequence.request.rid, sequence.slot, reason))
         self.book.end(sequence)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from srtkit.scheduler.component import PagedComponent
 from srtkit.spec.prefix_cache import CacheKey, Evicted, Lease, PrefixCache
 from srtkit.spec.step_plan import EMPTY, Ints
-from srtkit.spec.tiers import TieredCache, pack_transfers
+from srtkit.spec.tiers import pack_transfers
 
 
 class Tiers:
@@ -21,15 +21,14 @@ class Tiers:
 
     def fetch(self, key: CacheKey) -> int:
         """Have storage bring what it has of a prefix; a ticket for `fetching`, 0 if there is nothing to wait for."""
-        return self._cache.fetch(key) if isinstance(self._cache, TieredCache) else 0
+        return self._cache.fetch(key)
 
     def fetching(self, ticket: int) -> bool:
         """Whether a sequence with this ticket had better wait."""
-        return ticket > 0 and isinstance(self._cache, TieredCache) and self._cache.fetching(ticket)
+        return ticket > 0 and self._cache.fetching(ticket)
 
     def load(self, lease: Lease, n: int) -> Lease:
         """The lease with `n` of its pending pages more, for which free pages are there."""
-        assert isinstance(self._cache, TieredCache), "a cache without tiers has nothing pending"
         pages = {part.name: part.pool.take(n) for part in self._parts}
         for part in self._parts:
             part.pool.to_cache(n)

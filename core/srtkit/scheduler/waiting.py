@@ -1,6 +1,6 @@
 """The waiting queue: order, bounds, and which sequence may be admitted next. Knows no pages and no cache."""
 
-import heapq
+from bisect import insort
 from collections.abc import Callable
 from typing import Literal
 
@@ -20,42 +20,33 @@ class Waiting:
     """
 
     def __init__(self, policy: Policy) -> None:
-        self._policy = policy
-        self._heap: list[tuple[int, int, Sequence]] = []
-        self._by_rid: dict[int, Sequence] = {}
+        self._by_priority = policy == "priority"
+        self._queue: list[Sequence] = []
 
     def __len__(self) -> int:
-        return len(self._by_rid)
+        return len(self._queue)
 
     def push(self, sequence: Sequence) -> None:
         """Enter the queue."""
-        rank = -sequence.request.priority if self._policy == "priority" else 0
-        heapq.heappush(self._heap, (rank, sequence.order, sequence))
-        self._by_rid[sequence.request.rid] = sequence
+        insort(self._queue, sequence, key=lambda one: (-one.request.priority if self._by_priority else 0, one.order))
 
-    def remove(self, rid: int) -> Sequence | None:
-        """Take a sequence out by id; its heap entry dies lazily."""
-        return self._by_rid.pop(rid, None)
+    def remove(self, rid: int) -> bool:
+        """Take a sequence out by id; whether it was there."""
+        before = len(self._queue)
+        self._queue = [one for one in self._queue if one.request.rid != rid]
+        return len(self._queue) < before
 
     def admit(self, accept: Callable[[Sequence], bool | None]) -> None:
         """Offer sequences in order. `accept`: True takes it, None passes over it, False ends the round."""
-        passed: list[tuple[int, int, Sequence]] = []
-        while self._heap and len(passed) < MAX_PASSED:
-            entry = self._heap[0]
-            sequence = entry[2]
-            if self._by_rid.get(sequence.request.rid) is not sequence:
-                heapq.heappop(self._heap)  # removed meanwhile
-                continue
-            answer = accept(sequence)
+        at = 0
+        while at < min(len(self._queue), MAX_PASSED):
+            answer = accept(self._queue[at])
             if answer is False:
-                break
-            heapq.heappop(self._heap)
+                return
             if answer:
-                del self._by_rid[sequence.request.rid]
+                del self._queue[at]
             else:
-                passed.append(entry)
-        for entry in passed:
-            heapq.heappush(self._heap, entry)
+                at += 1
 
 
 def common_prefix(a: Ints, b: Ints) -> int:

@@ -109,6 +109,7 @@ class AttentionCapabilities:
     advance: Answer = NOT_DECLARED
     move_slots: Answer = NOT_DECLARED
     prefix_groups: Answer = NOT_DECLARED
+    store_rotated: Answer = NOT_DECLARED
     batch_invariant: Answer = NOT_DECLARED
 
 
@@ -305,6 +306,25 @@ class SlotMover(ABC):
         """Copy entries at int32 slots `source` [n] to `target` [n], all planes. Disjoint. Recordable."""
 
 
+class RotatedStore(ABC):
+    """Optional: the rotation of queries and keys and the store in one, where the step has a plan of its own."""
+
+    @abstractmethod
+    def store_rotated(
+        self,
+        plan: AttentionPlan,
+        layer: LayerHandle,
+        qkv: tuple[Tensor, Tensor, Tensor],
+        rotation: tuple[Tensor, Tensor],
+        norms: tuple[Tensor, Tensor, float] | None = None,
+    ) -> None:
+        """The operator `rope` on q and k by (cos, sin), or `norm_rope` with (q_weight, k_weight, eps), then `store`.
+
+        q [T, q_heads, head_dim], k and v as `store` has them; tokens may be strided. Rotates q in place; k is scratch
+        afterwards. Recordable.
+        """
+
+
 @dataclass(frozen=True)
 class AttentionParts:
     """The optional calls of a backend; None where it has none. Must agree with its capabilities."""
@@ -312,6 +332,7 @@ class AttentionParts:
     dense: DenseAttention | None = None
     advance: PlanAdvance | None = None
     mover: SlotMover | None = None
+    rotated: RotatedStore | None = None
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ class DeviceFacts:
 
     `dtypes` are torch names ("bfloat16"); `fp8` is the flavour ("e4m3fn", "e4m3fnuz") or None;
     `memory_bytes` is the total of one device; `async_launch` says that a launch returns before the
-    work is done (depth may exceed 0); `graphs` that work can be captured and replayed.
+    work is done (depth may exceed 0); `graphs` that work can be captured and replayed; `host_memory` that its memory is
+    the host's.
     """
 
     platform: str
@@ -24,6 +25,7 @@ class DeviceFacts:
     pinned: bool = False
     peer_access: bool = False
     extra: dict[str, str] = field(default_factory=dict)
+    host_memory: bool = False
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,6 @@ class Limits:
     max_context: int
     page_size: int
     depth: int = 0
-    max_groups: int = 0
 
     @property
     def max_pages(self) -> int:

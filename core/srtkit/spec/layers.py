@@ -14,7 +14,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from srtkit.spec.attention import AttentionBackend, AttentionPlan, AttentionSpec, LayerHandle, Rows
+from srtkit.spec.attention import AttentionBackend, AttentionPlan, AttentionSpec, LayerHandle, RotatedStore, Rows
 from srtkit.spec.errors import EngineError
 from srtkit.spec.kv import ITEM_BYTES
 from srtkit.spec.models import ModelBuild
@@ -30,13 +30,15 @@ DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ITEM_BY
 class Binding:
     """What a handle stands for: the layer's backend, the plan of this step, and the layer's own data.
 
-    `prefill`: another backend and its plan, for the rows that are not leading.
+    `prefill`: another backend and its plan, for the rows that are not leading. `rotated`: the backend's part, where the
+    plan is that of a recorded step alone.
     """
 
     backend: AttentionBackend
     plan: AttentionPlan
     layer: LayerHandle
     prefill: tuple[AttentionBackend, AttentionPlan] | None = None
+    rotated: RotatedStore | None = None
 
 
 @dataclass
@@ -126,10 +128,23 @@ class PagedAttention(nn.Module):
         self.v_head_dim = spec.v_head_dim
 
     def forward(self, q: Tensor, k: Tensor | None, v: Tensor | None) -> Tensor:
-        """k [T, kv_heads, head_dim] and v are stored first; None for a layer that shares KV."""
+        """k [T, kv_heads, head_dim] and v are stored first; None for a layer that shares KV, or has stored them."""
         out = q.new_empty(q.shape[0], self.q_heads, self.v_head_dim)
         torch.ops.srtkit.attend(q, k, v, out, self.handle)
         return out
+
+    def store_rotated(
+        self,
+        qkv: tuple[Tensor, Tensor, Tensor],
+        rotation: tuple[Tensor, Tensor],
+        norms: tuple[Tensor, Tensor, float] | None = None,
+    ) -> bool:
+        """Have the backend rotate q and k and store: see RotatedStore. False, and nothing done, where it does not."""
+        binding = _binding("store_rotated", self.handle, Binding)
+        if binding.rotated is None or _active.gate is not None:
+            return False
+        binding.rotated.store_rotated(binding.plan, binding.layer, qkv, rotation, norms)
+        return True
 
 
 class RecurrentMixer(nn.Module):
@@ -212,7 +227,7 @@ class Embedding(nn.Module):
 
 
 class Head(nn.Module):
-    """The LM head: hidden [N, H] → float32 logits [N, vocab]. Tied heads share the embedding's weight."""
+    """The LM head: hidden [N, H] → logits [N, vocab], of its dtype. Tied heads share the embedding's weight."""
 
     def __init__(self, build: ModelBuild, tied: Embedding | None) -> None:
         super().__init__()
@@ -235,6 +250,6 @@ class Head(nn.Module):
             self.weight = None
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Float32 logits."""
+        """Logits."""
         logits: Tensor = self.op(hidden)
-        return logits.float()
+        return logits

@@ -34,14 +34,13 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Submit(msgspec.Struct, frozen=True, tag=True):
-    """A new sequence. `rid` is unique for the reply channel; `ids` int32 bytes; `namespace` salts the cache."""
+    """A new sequence. `rid` is unique; `ids` int32 bytes; `namespace` salts the cache."""
 
     rid: int
     ids: bytes
     sampling: Sampling
     namespace: bytes = b""
     priority: int = 0
-    reply: str = "deltas"
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):

@@ -106,7 +106,7 @@ class ModelInputs:
 
 @dataclass
 class ModelOutput:
-    """`logits` float32 [N, vocab] of the wanted tokens; `hidden` [T, H]; `taps` by layer where asked for."""
+    """`logits` [N, vocab] of the wanted tokens, of the model's dtype or float32; `hidden` [T, H]; `taps` by layer."""
 
     logits: Tensor
     hidden: Tensor

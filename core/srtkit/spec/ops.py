@@ -57,6 +57,15 @@ SCHEMAS: dict[str, OpSchema] = {
             "rms_norm of each head of q and k, then rope of all of it",
             mutates=("q", "k"),
         ),
+        OpSchema("argmax", "(logits [N, V]) -> int32 [N]; the smallest index of a row's maximum; NaN is above all"),
+        OpSchema(
+            "sample",
+            "(logits [N, V], temperature [N], top_k [N], top_p [N], min_p [N], seed [N], position [N]) -> int32 [N];"
+            " argmax at temperature 0, else the token at which the sum of weights, exp(logit / temperature), exceeds"
+            " u of all: in order of ids, or of rank (equal ones by id) where top_k > 0 or top_p < 1; filters keep a "
+            "share of top_p of the top_k first, and weights from min_p of the largest on; u in [0, 1) is "
+            "splitmix64(seed, position); seed int64, top_k and position int32 or int64, the rest float32",
+        ),
         OpSchema("linear", "(x [T, in]) -> [T, out]; weight [out, in], bias [out] or None", weight_side=True),
     )
 }

@@ -1,4 +1,4 @@
-"""The platform contract, `platform/1.0`: one kind of device and everything core asks of it.
+"""The platform contract, `platform/1.1`: one kind of device and everything core asks of it.
 
 Core calls no `torch.cuda`: streams, events, pinned memory, arenas, graphs and collectives come from
 here. Facts are torch-free and belong to the descriptor; objects come from `build`.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pydantic import BaseModel
 
@@ -117,7 +117,7 @@ class GraphPrimitives(ABC):
 
 
 class Communicator(ABC):
-    """Collectives of one group. Each is in place or into a given tensor."""
+    """Collectives of one group. Each is in place or into a given tensor. A rank is counted within the group, from 0."""
 
     @abstractmethod
     def all_reduce(self, tensor: Tensor) -> None:
@@ -193,7 +193,10 @@ class Platform(ABC):
 
     @abstractmethod
     def communicator(self, ranks: Sequence[int], rank: int) -> Communicator:
-        """Collectives of a group; a group of one is always possible."""
+        """Collectives of a group; a group of one is always possible.
+
+        `ranks` are the group's of the run, ascending, and `rank` is this process's of them. All members call it.
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -227,6 +230,14 @@ class PlatformBuild:
     device_index: int = 0
 
 
+class Finding(NamedTuple):
+    """One thing that was looked at: `verdict` is "ok", "warn" or "fail"; `detail` is a sentence, with its remedy."""
+
+    verdict: str
+    subject: str
+    detail: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class PlatformDescriptor(Descriptor):
     """What a plugin's hook returns; all but `build` import no torch.
@@ -234,6 +245,9 @@ class PlatformDescriptor(Descriptor):
     `probe(options)`: the devices that are here, [] when absent; never raises for absence.
     `assume(architecture)`: facts from a table without probing, None for an unknown name.
     `defaults(facts)`: the sensible choice of other plugins. `priority` orders detection (CPU is 0).
+    `architectures` (1.1): names that `assume` knows, for messages.
+    `examine(environment)` (1.1): what `srt doctor` says of this machine, given the variables a rank would have. Reads
+    files and nothing slow, and never raises; where the device cannot be, () or one "ok".
     """
 
     probe: Callable[[BaseModel], Sequence[DeviceFacts]]
@@ -241,3 +255,5 @@ class PlatformDescriptor(Descriptor):
     defaults: Callable[[DeviceFacts], PlatformDefaults]
     build: Callable[[PlatformBuild], Platform]
     priority: int = 0
+    architectures: tuple[str, ...] = ()
+    examine: Callable[[Mapping[str, str]], Sequence[Finding]] = lambda environment: ()

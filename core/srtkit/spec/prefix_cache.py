@@ -229,6 +229,24 @@ class PrefixCache(ABC):
         """
         return False
 
+    def load(self, lease: Lease, pages: Mapping[str, Ints]) -> Lease:
+        """Bring the first of the lease's `pending` tokens into `pages`, whole pages of the caller's, by transfers.
+
+        They are the cache's from here on. Returns a lease in place of `lease` (which ends), longer by them. They may
+        be read by steps launched with or after the transfers; what was computed from them counts only when these are
+        done. If one fails, the cache forgets what it holds, as with `reset`, and `complete` returns what is free.
+        Not called where nothing is pending.
+        """
+        raise NotImplementedError("a lease has tokens pending, and the cache cannot load them")
+
+    def fetch(self, key: CacheKey) -> int:
+        """Begin to bring what only storage has of a prefix nearer. A ticket for `fetching`; 0 if there is no need."""
+        return 0
+
+    def fetching(self, ticket: int) -> bool:
+        """Whether the sequence of that ticket had better wait: what it fetches is coming, and its time is not over."""
+        return False
+
     @abstractmethod
     def close(self) -> None:
         """Release files and connections. Idempotent."""
@@ -249,10 +267,19 @@ class PrefixCacheBuild:
     page_bytes: int = 0
 
 
+def no_bytes(options: BaseModel) -> int:
+    """The default of `host_bytes`. A name, since descriptors travel between processes."""
+    return 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class PrefixCacheDescriptor(Descriptor):
-    """What a plugin's hook returns. With tiers, `build` gives a `TieredCache`, and `mover` what moves its bytes."""
+    """What a plugin's hook returns. With tiers, `mover` gives what moves their bytes.
+
+    `host_bytes(options)`: memory that it takes on the host of each rank, for the memory plan.
+    """
 
     capabilities: Callable[[BaseModel], CacheCapabilities]
     build: Callable[[PrefixCacheBuild], PrefixCache]
     mover: Callable[[MoverBuild], TierMover] | None = None
+    host_bytes: Callable[[BaseModel], int] = no_bytes

@@ -161,13 +161,3 @@ class StepPlan:
             begin = end
         key = StepKey(*(int(word) for word in words[6:10]))
         return StepPlan(int(words[2]), key, int(words[3]), int(words[4]), columns)
-
-
-@dataclass(frozen=True)
-class StepAck:
-    """A rank's answer to a step, sent only when it has something to say."""
-
-    step: int
-    transfers_done: tuple[int, ...] = ()
-    transfers_failed: tuple[int, ...] = ()
-    error: str = ""

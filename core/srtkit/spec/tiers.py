@@ -1,4 +1,4 @@
-"""Tiers below the device's pages: what a cache with tiers does beside caching, and who moves the bytes on a rank.
+"""Tiers below the device's pages: who moves the bytes on a rank.
 
 The cache runs in the scheduler, knows no tensor, and asks for copies as `Transfer`s. They travel in the step plan;
 each rank's `TierMover` runs them on its own memory under the same page numbers, and their outcomes come back to
@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from srtkit.spec.kv_store import KEY_BYTES
-from srtkit.spec.prefix_cache import CacheKey, Lease, PrefixCache, Transfer
+from srtkit.spec.prefix_cache import Transfer
 from srtkit.spec.step_plan import EMPTY, Ints
 
 if TYPE_CHECKING:
@@ -25,27 +25,6 @@ if TYPE_CHECKING:
     from srtkit.spec.platform import Platform
 
 _KEY_WORDS = KEY_BYTES // 4
-
-
-class TieredCache(PrefixCache):
-    """A cache that declares `tiers`: `Lease.pending` says how many tokens `load` can bring."""
-
-    @abstractmethod
-    def load(self, lease: Lease, pages: Mapping[str, Ints]) -> Lease:
-        """Bring the first of the lease's `pending` tokens into `pages`, whole pages of the caller's, by transfers.
-
-        They are the cache's from here on. Returns a lease in place of `lease` (which ends), longer by them. They may
-        be read by steps launched with or after the transfers; what was computed from them counts only when these are
-        done. If one fails, the cache forgets what it holds, as with `reset`, and `complete` returns what is free.
-        """
-
-    @abstractmethod
-    def fetch(self, key: CacheKey) -> int:
-        """Begin to bring what only storage has of a prefix nearer. A ticket for `fetching`; 0 if there is no need."""
-
-    @abstractmethod
-    def fetching(self, ticket: int) -> bool:
-        """Whether the sequence of that ticket had better wait: what it fetches is coming, and its time is not over."""
 
 
 class TierMover(ABC):

@@ -36,15 +36,15 @@ class Contract:
 CONTRACTS: dict[str, Contract] = {
     c.kind: c
     for c in (
-        Contract("platform", 1, 0, "platform"),
-        Contract("attention", 1, 0, "attention"),
+        Contract("platform", 1, 1, "platform"),
+        Contract("attention", 1, 1, "attention"),
         Contract("recurrent", 1, 1, "recurrent"),
         Contract("prefix_cache", 1, 1, "cache"),
         Contract("kv_store", 1, 0, "kv_store"),
         Contract("graph_runner", 1, 0, "graph"),
         Contract("model_loader", 1, 0, "loader"),
         Contract("transport", 1, 0, "transport"),
-        Contract("ops", 1, 1, "ops"),
+        Contract("ops", 1, 2, "ops"),
         Contract("models", 1, 1, "models"),
         Contract("routes", 1, 0, "routes"),
         Contract("cli", 1, 0, "cli"),

@@ -64,6 +64,7 @@ def declared(dtypes: frozenset[str], fp8: frozenset[str]) -> AttentionCapabiliti
         advance=YES,
         move_slots=YES,
         prefix_groups=YES,
+        store_rotated=YES,
         batch_invariant=No("the number of rows decides into how many parts a row's keys are cut"),
     )
 

@@ -23,6 +23,7 @@ from srtkit.spec.attention import (
     LayerHandle,
     MlaDims,
     PlanAdvance,
+    RotatedStore,
     Rows,
     TreeMask,
 )
@@ -35,8 +36,8 @@ from srtkit_plugin_attention_triton.kernels import attend_kernel, merge_kernel
 from srtkit_plugin_attention_triton.prefixes import PrefixTable
 from srtkit_plugin_attention_triton.refusals import why_not
 from srtkit_plugin_attention_triton.shared import SharedPrefixes, look_through, wanted
-from srtkit_plugin_attention_triton.slots import PlaneMover, planes_of, scales_of, store
-from srtkit_plugin_attention_triton.tiles import Kind, Tile, fitting, launch_of, segments, tile_for
+from srtkit_plugin_attention_triton.slots import PlaneMover, planes_of, scales_of, store, store_rotated
+from srtkit_plugin_attention_triton.tiles import Kind, Launch, Tile, fitting, launch_of, segments, tile_for
 
 MERGE_CHUNK = 16
 """Parts that a merging program has under way at once."""
@@ -106,7 +107,8 @@ class TritonAttention(AttentionBackend):
         self._shared: SharedPrefixes | None = None
         if wanted(spec, build.limits, tile):
             self._shared = SharedPrefixes(spec, self._platform, build.limits, tile, self._processors, self._early)
-        self._parts = AttentionParts(advance=NothingToAdvance(), mover=PlaneMover())
+        rotated = None if spec.mla else RotatingStore(self._early)
+        self._parts = AttentionParts(advance=NothingToAdvance(), mover=PlaneMover(), rotated=rotated)
 
     def new_plan(self, limits: Limits) -> TritonPlan:
         """A plan that sees which rows share pages. Raises `OutOfMemory`."""
@@ -162,7 +164,7 @@ class TritonAttention(AttentionBackend):
             self._launch(_Call(*step, batch.leading, batch.rows - batch.leading, batch.tokens - leading, 0))
 
     def parts(self) -> AttentionParts:
-        """Advance and the slot mover."""
+        """Advance, the slot mover, and of layers that are not latent the rotating store."""
         return self._parts
 
     def close(self) -> None:
@@ -237,6 +239,26 @@ class TritonAttention(AttentionBackend):
             )
         if prefixes and shared:
             shared.join(prefixes, call.layer, view, q, out, call.lse)
+
+
+class RotatingStore(RotatedStore):
+    """Rotation and store in one launch."""
+
+    def __init__(self, launch: Launch) -> None:
+        self._launch = launch
+
+    def store_rotated(
+        self,
+        plan: AttentionPlan,
+        layer: LayerHandle,
+        qkv: tuple[Tensor, Tensor, Tensor],
+        rotation: tuple[Tensor, Tensor],
+        norms: tuple[Tensor, Tensor, float] | None = None,
+    ) -> None:
+        """As the contract says; k stays as it is."""
+        assert isinstance(plan, TritonPlan)
+        _, view = plan.step
+        store_rotated(layer, view.slot_mapping, qkv, rotation, norms, self._launch)
 
 
 class NothingToAdvance(PlanAdvance):

@@ -1,4 +1,4 @@
-"""A token's entries in the two planes of a layer, by slot: stored and moved, in one launch each.
+"""A token's entries in the two planes of a layer, by slot: stored, rotated and stored, moved, in one launch each.
 
 Knows the layouts `nhd/1` (k and v) and `latent/1` (rope part and latent), and fp8 planes with their scales; no steps.
 Other plugins that have these layouts use it too.
@@ -13,7 +13,7 @@ import triton  # type: ignore[import-untyped]
 from torch import Tensor
 
 from srtkit.spec.attention import LayerHandle, SlotMover
-from srtkit_plugin_attention_triton.slot_kernels import move_kernel, store_kernel
+from srtkit_plugin_attention_triton.slot_kernels import move_kernel, store_kernel, store_rotated_kernel
 from srtkit_plugin_attention_triton.tiles import ALONE, Launch
 
 Pair = tuple[Tensor, Tensor]
@@ -54,8 +54,45 @@ def store(layer: LayerHandle, slots: Tensor, new: Pair, launch: Launch = ALONE) 
         V_SIZE=v.shape[-1],
         K_STEP=step_of(k_scales),
         V_STEP=step_of(v_scales),
-        LARGEST=torch.finfo(k_plane.dtype).max if k_plane.dtype.itemsize == 1 else 0.0,
+        LARGEST=_largest(k_plane),
         **_widths(k_plane, v_plane),
+        **launch,
+    )
+
+
+def store_rotated(
+    layer: LayerHandle,
+    slots: Tensor,
+    qkv: tuple[Tensor, Tensor, Tensor],
+    rotation: Pair,
+    norms: tuple[Tensor, Tensor, float] | None,
+    launch: Launch = ALONE,
+) -> None:
+    """As `RotatedStore.store_rotated` has it, of planes `nhd/1`, at int32 `slots` [T]. k stays. Recordable."""
+    (q, k, v), (cos, sin) = qkv, rotation
+    if k.shape[0] == 0:
+        return
+    assert q.stride(2) == k.stride(2) == 1, "heads are dense"
+    v, half, rest = _dense_token(v), cos.shape[-1] // 2, k.shape[2] - cos.shape[-1]
+    q_weight, k_weight, eps = norms or (None, None, 0.0)
+    (k_plane, v_plane), (k_scales, v_scales) = planes_of(layer), scales_of(layer)
+    widths = _widths(k_plane, v_plane)
+    store_rotated_kernel[(k.shape[0], 2)](
+        *(q, k, v, q_weight, k_weight, cos.contiguous(), sin.contiguous(), eps, k_plane, v_plane, slots),
+        *(k_scales, v_scales, q.stride(0), q.stride(1), k.stride(0), k.stride(1), v.stride(0), q.shape[1], k.shape[1]),
+        *(k_plane.stride(0), v_plane.stride(0)),
+        V_SIZE=v.shape[2],
+        K_STEP=step_of(k_scales),
+        V_STEP=step_of(v_scales),
+        LARGEST=_largest(k_plane),
+        NORM=norms is not None,
+        HEAD=k.shape[2],
+        HALF=half,
+        HALF_PAD=triton.next_power_of_2(half),
+        REST_PAD=triton.next_power_of_2(rest) if rest else 0,
+        Q_PAD=triton.next_power_of_2(q.shape[1]),
+        K_PAD=triton.next_power_of_2(k.shape[1]),
+        **{name: widths[name] for name in ("PAGE", "V_WIDTH", "V_PAD")},
         **launch,
     )
 
@@ -86,6 +123,11 @@ def _widths(k_plane: Tensor, v_plane: Tensor) -> dict[str, Any]:
         "K_PAD": triton.next_power_of_2(k),
         "V_PAD": triton.next_power_of_2(v),
     }
+
+
+def _largest(plane: Tensor) -> float:
+    """Where stored values are saturated; 0 for planes that are not fp8."""
+    return torch.finfo(plane.dtype).max if plane.dtype.itemsize == 1 else 0.0
 
 
 def _dense_token(x: Tensor) -> Tensor:

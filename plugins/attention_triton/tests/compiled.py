@@ -42,7 +42,7 @@ TYPES = {
 LAUNCHED = (
     (backend, ("attend_kernel", "merge_kernel")),
     (shared, ("prefix_kernel", "join_kernel")),
-    (slots, ("store_kernel", "move_kernel")),
+    (slots, ("store_kernel", "store_rotated_kernel", "move_kernel")),
 )
 
 

@@ -196,6 +196,13 @@ class Recorder:
         return launch
 
 
+def test_rotation_and_store_in_one_are_those_one_after_the_other(device: str, tmp_path: Path) -> None:
+    """The suite's check, which comes through the interpreter in little time."""
+    suite = suite_for("attention")
+    check = next(one for one in suite.checks() if one.id == "attention.parts.store_rotated")
+    check.body(load_target(Subject("attention", "triton", device), suite, tmp_path))
+
+
 @pytest.mark.parametrize("rows", [Rows.LEADING, Rows.REST])
 def test_leading_rows_and_the_rest_apart(harness: Harness, rows: Rows) -> None:
     case = case_of(harness, "mixed", dtype="float32")

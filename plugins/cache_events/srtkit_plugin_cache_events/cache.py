@@ -23,7 +23,6 @@ from srtkit.spec.prefix_cache import (
     Transfer,
 )
 from srtkit.spec.step_plan import Ints
-from srtkit.spec.tiers import TieredCache
 from srtkit_plugin_cache_events import EventsOptions
 from srtkit_plugin_cache_events.publisher import Publisher
 
@@ -37,7 +36,7 @@ class EventsCache(PrefixCache):
         """Raises `ConfigError` for an endpoint that cannot be bound, `Unsupported` for an inner cache with tiers."""
         inner = (build.needs or {}).get("inner")
         assert isinstance(inner, PrefixCache), "core hands in what `needs` names"
-        if isinstance(inner, TieredCache):
+        if inner.stats().tiers:
             cause = f"prefix_cache:{options.inner['use']} has tiers, whose copies do not go through it"
             remedy = f'use = "{options.inner["use"]}" with inner = {{ use = "events" }}: what the device has is told'
             raise Unsupported(PART, cause, remedy)

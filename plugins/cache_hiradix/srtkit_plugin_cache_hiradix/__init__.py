@@ -49,6 +49,9 @@ class HiradixOptions(BaseModel):
     overlap: Literal["auto", "on", "off"] = Field(
         "auto", description="whether copies run beside steps, on a stream of their own; auto: on accelerators"
     )
+    piece_kib: PositiveInt = Field(
+        1024, description="KiB of a page that are one copy at least: so many layers are joined, and wait for one load"
+    )
     store_seconds: float = Field(10.0, gt=0, description="after which a page that storage has not given is given up")
     fetch_policy: Literal["best-effort", "wait", "timeout"] = Field(
         "timeout", description="whether a request waits for pages that are coming from storage"
@@ -69,7 +72,13 @@ class HiradixOptions(BaseModel):
 
     def host_pages(self, page_bytes: int) -> int:
         """Pages of the host tier, each `page_bytes` over all layers and components."""
-        return int(self.host_gib * 2**30) // max(1, page_bytes)
+        return host_bytes(self) // max(1, page_bytes)
+
+
+def host_bytes(options: BaseModel) -> int:
+    """What the host tier takes on each rank."""
+    assert isinstance(options, HiradixOptions)
+    return int(options.host_gib * 2**30)
 
 
 def capabilities(options: BaseModel) -> CacheCapabilities:
@@ -113,5 +122,11 @@ def build_mover(given: MoverBuild) -> TierMover:
 def srtkit_prefix_cache() -> PrefixCacheDescriptor:
     """Offers the cache `hiradix`."""
     return PrefixCacheDescriptor(
-        contract="1.0", options=HiradixOptions, needs=needs, capabilities=capabilities, build=build, mover=build_mover
+        contract="1.0",
+        options=HiradixOptions,
+        needs=needs,
+        capabilities=capabilities,
+        build=build,
+        mover=build_mover,
+        host_bytes=host_bytes,
     )

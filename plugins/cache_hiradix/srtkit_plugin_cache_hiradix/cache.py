@@ -27,7 +27,6 @@ from srtkit.spec.prefix_cache import (
     Transfer,
 )
 from srtkit.spec.step_plan import EMPTY, Ints
-from srtkit.spec.tiers import TieredCache
 from srtkit_plugin_cache_hiradix import HiradixOptions
 from srtkit_plugin_cache_hiradix.copies import Copies
 from srtkit_plugin_cache_hiradix.host import HostPage, HostTier
@@ -49,7 +48,7 @@ class Hold:
         self.host: list[HostPage] = []
 
 
-class HiradixCache(TieredCache):
+class HiradixCache(PrefixCache):
     """Device → host → storage, by composition: every question about the device's pages is the inner cache's."""
 
     def __init__(self, build: PrefixCacheBuild) -> None:

@@ -1,6 +1,8 @@
-"""A rank's memory for pages: the device's planes, layer by layer, and the host's beside them. Moves runs of pages.
+"""A rank's memory for pages: the device's planes, and the host's pages beside them in blocks of layers. Runs no stream.
 
-Host memory of a plane is one buffer [layers, pages, *shape], pinned where the platform has it.
+On the host a page is one piece for each block: all planes of its layers, layer after layer. A block has as many layers
+as make such a piece worth a copy, so that copies keep the link busy although pages lie anywhere. On the device pieces
+pass through a stage, between which and the pages of a plane one kernel moves a whole batch.
 """
 
 from __future__ import annotations
@@ -16,79 +18,132 @@ from srtkit.spec.attention import LayerHandle
 from srtkit.spec.platform import Platform
 from srtkit.spec.step_plan import Ints
 
+STAGE_BYTES = 32 << 20  # of each stage; a batch has as many pages as fit
+WORDS = (torch.int64, torch.int32, torch.int16, torch.uint8)
 Run = tuple[int, int, int]
-"""First page on the device, first page on the host, how many: both count up by one."""
-
-
-def runs_of(here: Ints, there: Ints) -> list[Run]:
-    """Pairs of pages as runs, so that neighbours are one copy."""
-    if not len(here):
-        return []
-    cuts = np.flatnonzero((np.diff(here) != 1) | (np.diff(there) != 1)) + 1
-    starts = [0, *cuts.tolist()]
-    ends = [*cuts.tolist(), len(here)]
-    return [(int(here[start]), int(there[start]), end - start) for start, end in zip(starts, ends, strict=True)]
+"""First row of the stage, first page of the host, how many: both count up by one."""
 
 
 @dataclass(frozen=True)
-class LayerMemory:
-    """One layer's planes: (on the device, on the host) pairs of [pages, *shape]."""
+class Batch:
+    """Pages that pass through a stage together, in the order of its rows: `here`, and on the device as `ids` int64."""
 
-    index: int
-    planes: tuple[tuple[Tensor, Tensor], ...]
+    here: Ints
+    ids: Tensor
+    runs: Sequence[Run]
 
-    def save(self, runs: Sequence[Run]) -> None:
-        """Device → host, on the current stream."""
-        for device, host in self.planes:
-            for here, there, n in runs:
-                host[there : there + n].copy_(device[here : here + n], non_blocking=True)
 
-    def load(self, runs: Sequence[Run]) -> None:
-        """Host → device, on the current stream."""
-        for device, host in self.planes:
-            for here, there, n in runs:
-                device[here : here + n].copy_(host[there : there + n], non_blocking=True)
+class Block:
+    """Layers in a row. `host` [host pages, words]: a page's piece."""
+
+    def __init__(self, platform: Platform, handles: Sequence[LayerHandle], host_pages: int, word: torch.dtype) -> None:
+        self.layers = tuple(handle.index for handle in handles)
+        self._parts: list[tuple[Tensor, slice]] = []  # a plane as [pages, words], and where its words are in a piece
+        words = 0
+        for plane in _planes(handles):
+            flat = plane.view(len(plane), -1).view(torch.uint8).view(word)
+            self._parts.append((flat, slice(words, words + flat.shape[1])))
+            words += flat.shape[1]
+        self.host = platform.host_buffer((host_pages, words), word)
+
+    def save(self, batches: Sequence[Batch], stage: Tensor) -> None:
+        """Device → host, on the current stream, through a stage of bytes."""
+        for batch in batches:
+            rows = self._rows(batch, stage)
+            for plane, part in self._parts:
+                gather(plane, batch, rows[:, part])
+            for row, page, n in batch.runs:
+                self.host[page : page + n].copy_(rows[row : row + n], non_blocking=True)
+
+    def load(self, batches: Sequence[Batch], stage: Tensor) -> None:
+        """Host → device, on the current stream, through a stage of bytes."""
+        for batch in batches:
+            rows = self._rows(batch, stage)
+            for row, page, n in batch.runs:
+                rows[row : row + n].copy_(self.host[page : page + n], non_blocking=True)
+            for plane, part in self._parts:
+                scatter(plane, batch, rows[:, part])
+
+    def _rows(self, batch: Batch, stage: Tensor) -> Tensor:
+        n, words = len(batch.here), self.host.shape[1]
+        return stage[: n * words * self.host.itemsize].view(self.host.dtype).view(n, words)
+
+
+def gather(plane: Tensor, batch: Batch, rows: Tensor) -> None:
+    """Pages of a plane [pages, words] into `rows` [n, words] of a stage."""
+    torch.index_select(plane, 0, batch.ids, out=rows)
+
+
+def scatter(plane: Tensor, batch: Batch, rows: Tensor) -> None:
+    """The inverse of `gather`."""
+    plane.index_copy_(0, batch.ids, rows)
 
 
 class ComponentMemory:
-    """All layers of a component, in the order in which a step comes to them."""
+    """All layers of a component as `blocks`, in the order in which a step comes to them.
 
-    def __init__(self, platform: Platform, handles: Sequence[LayerHandle], host_pages: int) -> None:
-        groups: dict[object, list[LayerHandle]] = {}
+    `piece_bytes`: what a page's piece has at least, unless all layers are fewer.
+    """
+
+    def __init__(self, platform: Platform, handles: Sequence[LayerHandle], host_pages: int, piece_bytes: int) -> None:
+        handles = sorted(handles, key=lambda handle: handle.index)
+        word = next(one for one in WORDS if not any(plane[0].nbytes % one.itemsize for plane in _planes(handles)))
+        self.blocks: list[Block] = []
+        joined: list[LayerHandle] = []
         for handle in handles:
-            form = tuple((name, plane.shape, plane.dtype) for name, plane in handle.planes.items())
-            groups.setdefault(form, []).append(handle)
-        self._host: list[Tensor] = []
-        layers: dict[int, list[tuple[Tensor, Tensor]]] = {}
-        for group in groups.values():
-            for name, plane in group[0].planes.items():
-                host = platform.host_buffer((len(group), host_pages, *plane.shape[1:]), plane.dtype)
-                self._host.append(host)
-                for place, handle in enumerate(group):
-                    layers.setdefault(handle.index, []).append((handle.planes[name], host[place]))
-        self.layers = [LayerMemory(index, tuple(planes)) for index, planes in sorted(layers.items())]
+            joined.append(handle)
+            if page_bytes(joined) >= piece_bytes or handle is handles[-1]:
+                self.blocks.append(Block(platform, joined, host_pages, word))
+                joined = []
+        self._platform, self._device = platform, next(_planes(handles)).device
+        largest = max(block.host[0].nbytes for block in self.blocks)
+        self._batch = max(1, STAGE_BYTES // largest)
+        self.stage_bytes = largest * min(self._batch, host_pages)
 
-    def read(self, page: int) -> bytes:
-        """All that a page of the host holds, in one piece: buffer after buffer, layer after layer."""
-        return b"".join(_bytes(host[:, page]) for host in self._host)
+    def batches(self, here: Ints, there: Ints) -> list[Batch]:
+        """Pairs of pages on the device and the host, in batches. The current stream brings page ids to the device."""
+        order = np.argsort(there)
+        here, there = here[order], there[order]
+        numbers = self._platform.host_buffer(here.shape, torch.int64)
+        numbers.numpy()[:] = here
+        ids = numbers.to(self._device, non_blocking=True)
+        parts = [slice(start, start + self._batch) for start in range(0, len(here), self._batch)]
+        return [Batch(here[part], ids[part], runs_of(there[part])) for part in parts]
+
+    def read(self, page: int) -> memoryview:
+        """All that a page of the host holds, copied, layer after layer."""
+        content = torch.empty(sum(block.host[0].nbytes for block in self.blocks), dtype=torch.uint8)
+        for part, piece in self._pieces(page, content):
+            part.copy_(piece)
+        return memoryview(content.numpy())
 
     def write(self, page: int, content: bytes) -> bool:
         """The inverse of `read`. False, and nothing is written, if it is not as long as a page."""
-        if len(content) != sum(host[:, 0].nbytes for host in self._host):
+        if len(content) != sum(block.host[0].nbytes for block in self.blocks):
             return False
-        left = memoryview(bytearray(content))
-        for host in self._host:
-            target = host[:, page]
-            part, left = left[: target.nbytes], left[target.nbytes :]
-            target.copy_(torch.frombuffer(part, dtype=torch.uint8).view(host.dtype).view(target.shape))
+        for part, piece in self._pieces(page, torch.frombuffer(bytearray(content), dtype=torch.uint8)):
+            piece.copy_(part)
         return True
 
+    def _pieces(self, page: int, content: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Of a page's content: (its part of `content`, the piece on the host) for each block."""
+        for block in self.blocks:
+            piece = block.host[page].view(torch.uint8)
+            yield content[: len(piece)], piece
+            content = content[len(piece) :]
 
-def page_bytes(layers: Iterator[LayerHandle]) -> int:
+
+def runs_of(there: Ints) -> list[Run]:
+    """Ascending pages of the host as runs, each of which is one copy."""
+    starts = np.flatnonzero(np.diff(there, prepend=-2) != 1).tolist()
+    return [(i, int(there[i]), end - i) for i, end in zip(starts, [*starts[1:], len(there)], strict=True)]
+
+
+def page_bytes(handles: Sequence[LayerHandle]) -> int:
     """Bytes of a page in all planes of these layers."""
-    return sum(plane[0].nbytes for handle in layers for plane in handle.planes.values())
+    return sum(plane[0].nbytes for plane in _planes(handles))
 
 
-def _bytes(part: Tensor) -> bytes:
-    whole: bytes = part.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
-    return whole
+def _planes(handles: Sequence[LayerHandle]) -> Iterator[Tensor]:
+    for handle in handles:
+        yield from handle.planes.values()

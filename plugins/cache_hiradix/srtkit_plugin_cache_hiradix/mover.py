@@ -1,4 +1,4 @@
-"""Moves the pages of one rank: device and host layer by layer, on a stream of its own; storage in threads.
+"""Moves the pages of one rank: device and host block by block, on streams of its own; storage in threads.
 
 Nothing that is copied needs to wait for the compute stream: what is saved was computed in steps that have been
 waited for, and pages that are loaded belonged to nobody. The compute stream waits for each layer's load (`gate`).
@@ -9,23 +9,47 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import chain
+from typing import Literal
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from srtkit.spec.kv_store import KVStore
-from srtkit.spec.platform import Event
+from srtkit.spec.platform import Event, Stream
 from srtkit.spec.prefix_cache import Transfer
 from srtkit.spec.tiers import MoverBuild, TierMover
 from srtkit_plugin_cache_hiradix import HiradixOptions
-from srtkit_plugin_cache_hiradix.memory import ComponentMemory, LayerMemory, Run, page_bytes, runs_of
+from srtkit_plugin_cache_hiradix.memory import Batch, Block, ComponentMemory, page_bytes
 from srtkit_plugin_cache_hiradix.storage import StorageCopies
 
 WAIT_SECONDS = 300.0
-Layer = tuple[LayerMemory, list[Run], list[Run]]
-"""A layer, what is saved of it and what is loaded into it."""
+Direction = Literal["in", "out"]
 
 _log = logging.getLogger("srtkit.tiers")
+
+
+@dataclass
+class Lane:
+    """Copies of one direction: streams that take blocks in turn, each with a stage of bytes, and what is under way.
+
+    With two, the kernels of a block run beside the copies of the next. Both directions have lanes of their own, since
+    the link takes both at once, and a step must not wait for what is saved.
+    """
+
+    streams: Sequence[Stream]
+    stages: Sequence[Tensor]
+    under_way: deque[tuple[list[int], list[Event], bool]] = field(default_factory=deque)
+
+    def finished(self, done: list[int], failed: list[int]) -> None:
+        """Append ids in the order of their start, as far as the device has come."""
+        while self.under_way and all(event.query() for event in self.under_way[0][1]):
+            ids, events, ok = self.under_way.popleft()
+            for event in events:
+                event.synchronize(WAIT_SECONDS)  # at once: it has been passed; the host may use its memory now
+            (done if ok else failed).extend(ids)
 
 
 class Mover(TierMover):
@@ -34,50 +58,50 @@ class Mover(TierMover):
     def __init__(self, build: MoverBuild) -> None:
         """Raises `OutOfMemory` where the platform does."""
         assert isinstance(build.options, HiradixOptions)
-        self._platform = build.platform
-        host_pages = build.options.host_pages(page_bytes(chain.from_iterable(build.layers.values())))
+        self._platform, options = build.platform, build.options
+        host_pages = options.host_pages(page_bytes(list(chain.from_iterable(build.layers.values()))))
         self._memory = {
-            name: ComponentMemory(build.platform, handles, host_pages) for name, handles in build.layers.items()
+            name: ComponentMemory(build.platform, handles, host_pages, options.piece_kib * 1024)
+            for name, handles in build.layers.items()
         }
         # The fake device judges order by whole tensors: a copy of one page and a step on another exclude each other.
         beside = build.platform.device(0).type not in ("cpu", "fakedev")
-        self._overlap = beside if build.options.overlap == "auto" else build.options.overlap == "on"
-        self._stream = build.platform.new_stream() if self._overlap else build.platform.current_stream()
-        self._gates: dict[int, Event] = {}  # by layer: what the last start loads into it
-        self._copying: deque[tuple[list[int], Event]] = deque()
-        self._failed: list[int] = []
+        self._overlap = beside if options.overlap == "auto" else options.overlap == "on"
+        self._lanes: dict[Direction, Lane] = {"in": self._lane(), "out": self._lane()}
+        self._gates: dict[int, list[Event]] = {}  # by layer: what the last start loads into it
         store = (build.needs or {}).get("storage")
         self._storage = StorageCopies(store, self._memory) if isinstance(store, KVStore) else None
 
+    def _lane(self) -> Lane:
+        n_bytes = max(memory.stage_bytes for memory in self._memory.values())
+        if not self._overlap:
+            return Lane([self._platform.current_stream()], [self._stage(n_bytes)])
+        return Lane([self._platform.new_stream() for _ in range(2)], [self._stage(n_bytes) for _ in range(2)])
+
+    def _stage(self, n_bytes: int) -> Tensor:
+        return self._platform.allocate("workspace", (n_bytes,), torch.uint8)
+
     def start(self, transfers: Sequence[Transfer]) -> None:
         """Launch copies in the order of layers, and hand the others to threads."""
-        copies = [one for one in transfers if one.tier == "host"]
-        stored = [one for one in transfers if one.tier != "host"]
         self._gates = {}
-        if copies:
-            ids = [one.id for one in copies]
-            try:
-                self._copying.append((ids, self._copy(copies)))
-            except Exception:  # the cache forgets what it loaded, and serving goes on
-                _log.exception("copies between device and host failed")
-                self._gates = {}
-                self._failed += ids
+        for direction in self._lanes:
+            if copies := [one for one in transfers if (one.tier, one.direction) == ("host", direction)]:
+                self._copy(direction, copies)
+        stored = [one for one in transfers if one.tier != "host"]
         if stored and self._storage is not None:
             self._storage.start(stored)
 
     def gate(self, layer: int) -> None:
         """Order the current stream behind that layer's load."""
-        if (event := self._gates.get(layer)) is not None:
+        for event in self._gates.get(layer, ()):
             event.wait()
 
     def finished(self) -> tuple[list[int], list[int]]:
         """In order of their start, as far as the device has come."""
         done: list[int] = []
-        while self._copying and self._copying[0][1].query():
-            ids, event = self._copying.popleft()
-            event.synchronize(WAIT_SECONDS)  # at once: it has been passed; the host may use its memory now
-            done += ids
-        failed, self._failed = self._failed, []
+        failed: list[int] = []
+        for lane in self._lanes.values():
+            lane.finished(done, failed)
         if self._storage is not None:
             stored, lost = self._storage.finished()
             done, failed = done + stored, failed + lost
@@ -85,39 +109,63 @@ class Mover(TierMover):
 
     def close(self) -> None:
         """Wait for copies and calls under way."""
-        self._stream.synchronize()
+        for lane in self._lanes.values():
+            for stream in lane.streams:
+                stream.synchronize()
         if self._storage is not None:
             self._storage.close()
             self._storage = None
 
-    def _copy(self, transfers: Sequence[Transfer]) -> Event:
-        """Launch everything; returns the mark after it."""
-        loads = any(one.direction == "in" for one in transfers)
-        event = self._platform.new_event()
-        with self._stream:
-            for layer, saved, loaded in self._by_layer(transfers):
-                layer.save(saved)
-                layer.load(loaded)
-                if loads and self._overlap:
-                    event = self._gates[layer.index] = self._platform.new_event()
-                    event.record()
-            if not self._gates:
-                event.record()
-        return event
+    def _copy(self, direction: Direction, copies: Sequence[Transfer]) -> None:
+        """Launch everything, and the marks after it.
 
-    def _by_layer(self, transfers: Sequence[Transfer]) -> list[Layer]:
-        """Layers of all components in the order in which a step comes to them."""
-        layers: list[Layer] = []
+        Where that fails, what was launched before still runs, and on these pages: the copies have failed when it has
+        ended, and a step that would read what was loaded ends after that.
+        """
+        lane, ok = self._lanes[direction], True
+        try:
+            self._launch(direction, copies)
+        except Exception:  # the cache forgets what it loaded, and serving goes on
+            _log.exception("copies between device and host failed")
+            ok = False
+        events = [self._marked(stream) for stream in lane.streams]
+        if self._overlap and direction == "in" and not ok:
+            blocks = chain.from_iterable(memory.blocks for memory in self._memory.values())
+            self._gates = {layer: events for block in blocks for layer in block.layers}
+        lane.under_way.append(([one.id for one in copies], events, ok))
+
+    def _launch(self, direction: Direction, copies: Sequence[Transfer]) -> None:
+        lane = self._lanes[direction]
+        for turn, (block, batches) in enumerate(self._by_block(lane, copies)):
+            which = turn % len(lane.streams)
+            with lane.streams[which]:
+                if direction == "out":
+                    block.save(batches[which], lane.stages[which])
+                else:
+                    block.load(batches[which], lane.stages[which])
+            if self._overlap and direction == "in":
+                event = self._marked(lane.streams[which])
+                for layer in block.layers:
+                    self._gates.setdefault(layer, []).append(event)
+
+    def _by_block(self, lane: Lane, copies: Sequence[Transfer]) -> list[tuple[Block, list[list[Batch]]]]:
+        """Blocks of all components in the order in which a step comes to them, with what each stream would copy."""
+        found: list[tuple[Block, list[list[Batch]]]] = []
         for name, memory in self._memory.items():
-            saved, loaded = (
-                [run for one in transfers if (one.component, one.direction) == (name, way) for run in _runs(one)]
-                for way in ("out", "in")
-            )
-            if saved or loaded:
-                layers += [(layer, saved, loaded) for layer in memory.layers]
-        return sorted(layers, key=lambda one: one[0].index)
+            own = [one for one in copies if one.component == name]
+            if not own:
+                continue
+            here = np.concatenate([one.here for one in own])
+            there = np.concatenate([np.asarray(one.there, np.int32) for one in own])
+            batches: list[list[Batch]] = []
+            for stream in lane.streams:
+                with stream:
+                    batches.append(memory.batches(here, there))
+            found += [(block, batches) for block in memory.blocks]
+        return sorted(found, key=lambda one: one[0].layers[0])
 
-
-def _runs(one: Transfer) -> list[Run]:
-    assert isinstance(one.there, np.ndarray), "host memory is named by page numbers"
-    return runs_of(one.here, one.there)
+    def _marked(self, stream: Stream) -> Event:
+        with stream:
+            event = self._platform.new_event()
+            event.record()
+        return event

@@ -6,7 +6,6 @@ until they are not. Knows no names and no policy.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -17,6 +16,7 @@ from srtkit.spec.prefix_cache import Evicted, Transfer
 from srtkit.spec.step_plan import EMPTY, Ints
 from srtkit_plugin_cache_hiradix.host import HostPage
 
+Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
 SERIALS = 2**31 - 1  # they travel as int32, and none lives for so many others
 Kind = Literal["save", "load", "store", "fetch"]
 """Device → host, host → device, host → storage, storage → host."""
@@ -33,6 +33,63 @@ class Move:
     failed: bool = False
 
 
+class DevicePages:
+    """The device's pages of one component: who uses them, each count by page. `loose`: see `Moves.busy`."""
+
+    def __init__(self) -> None:
+        self._moves = self._pins = EMPTY
+        self._given_up: set[int] = set()
+        self.loose = 0
+
+    def move(self, pages: Ints, n: int) -> None:
+        """A move of these pages begins (1) or ends (-1)."""
+        self._reach(pages)
+        self.loose += n * self._turned(self._moves, pages, n, self._kept(pages) & (self._pins[pages] == 0))
+
+    def pin(self, pages: Ints, n: int) -> None:
+        """A lease on these pages begins (1) or ends (-1)."""
+        self._reach(pages)
+        self.loose -= n * self._turned(self._pins, pages, n, self._kept(pages) & (self._moves[pages] > 0))
+
+    def give_up(self, pages: Ints) -> Ints:
+        """The inner cache gives up pages, which nobody pins; those that are free now. The others wait."""
+        self._reach(pages)
+        is_busy = self._moves[pages] > 0
+        self._given_up.update(pages[is_busy].tolist())
+        self.loose -= int(is_busy.sum())
+        return pages[~is_busy]
+
+    def now_free(self) -> Ints:
+        """Pages that waited and are not busy any more."""
+        waiting = np.fromiter(self._given_up, np.int32, len(self._given_up))
+        free: Ints = waiting[self._moves[waiting] == 0]
+        self._given_up.difference_update(free.tolist())
+        return free
+
+    @property
+    def held_back(self) -> int:
+        """Pages that the inner cache has given up, and that are busy."""
+        return len(self._given_up)
+
+    def _kept(self, pages: Ints) -> Flags:
+        """Which of them the inner cache still has."""
+        if not self._given_up:
+            return np.ones(len(pages), bool)
+        return np.array([page not in self._given_up for page in pages.tolist()], bool)
+
+    @staticmethod
+    def _turned(counts: Ints, pages: Ints, n: int, among: Flags) -> int:
+        """Add `n` to the counts of pages; how many `among` them have come from 0, or to it."""
+        first = counts[pages] == 0 if n > 0 else counts[pages] == 1
+        counts[pages] += n
+        return int((first & among).sum())
+
+    def _reach(self, pages: Ints) -> None:
+        if (short := int(pages.max(initial=-1)) + 1 - len(self._pins)) > 0:
+            more = np.zeros(short, np.int32)
+            self._moves, self._pins = np.concatenate((self._moves, more)), np.concatenate((self._pins, more))
+
+
 class Moves:
     """All moves, from the day they are asked for until every transfer of theirs is answered."""
 
@@ -41,9 +98,7 @@ class Moves:
         self._serial = 0
         self._of: dict[int, Move] = {}  # by transfer id
         self._queue: list[Transfer] = []
-        self._busy: dict[str, Counter[int]] = {name: Counter() for name in components}
-        self._given_up: dict[str, set[int]] = {name: set() for name in components}
-        self._pins: dict[str, Ints] = dict.fromkeys(components, EMPTY)  # leases, by page
+        self._pages = {name: DevicePages() for name in components}
 
     def ask(self, move: Move, there: Mapping[str, Ints | tuple[bytes, ...]], needed_by: float = 0.0) -> int:
         """Ask for a move; returns the id of its last transfer. `there` per component, see `Transfer`."""
@@ -59,7 +114,7 @@ class Moves:
             self._of[self._serial] = move
             move.left += 1
             if name in move.device:
-                self._busy[name].update(here.tolist())
+                self._pages[name].move(here, 1)
         return self._serial
 
     def take(self) -> list[Transfer]:
@@ -75,11 +130,7 @@ class Moves:
         if move.left:
             return None
         for name, pages in move.device.items():
-            busy = self._busy[name]
-            busy.subtract(pages.tolist())
-            for page in pages.tolist():
-                if not busy[page]:
-                    del busy[page]
+            self._pages[name].move(pages, -1)
         return move
 
     def under_way(self, number: int) -> bool:
@@ -89,34 +140,20 @@ class Moves:
     def pin(self, pages: Mapping[str, Ints], leases: int) -> None:
         """A lease on these pages begins (1) or ends (-1)."""
         for name, ones in pages.items():
-            if (needed := int(ones.max(initial=-1)) + 1) > len(self._pins[name]):
-                self._pins[name] = np.concatenate((self._pins[name], np.zeros(needed, np.int32)))
-            self._pins[name][ones] += leases
+            self._pages[name].pin(ones, leases)
 
     def busy(self, component: str) -> int:
-        """Busy pages of the inner cache that no lease pins: it would evict them, and they are not free then."""
-        pins, given_up = self._pins[component], self._given_up[component]
-        return sum(1 for page in self._busy[component] if page not in given_up and not pins[page])
+        """Busy pages of the inner cache that no lease pins: it would evict them, and they are not free then. O(1)."""
+        return self._pages[component].loose
 
     def held_back(self, component: str) -> int:
-        """Pages that the inner cache has given up, and that are busy."""
-        return len(self._given_up[component])
+        """Pages that the inner cache has given up, and that are busy. O(1)."""
+        return self._pages[component].held_back
 
     def free_of(self, evicted: Evicted) -> dict[str, Ints]:
         """Of pages that the inner cache gives up, those that are free now. The others wait."""
-        free: dict[str, Ints] = {}
-        for name in self._components:
-            pages = evicted.pages.get(name, EMPTY)
-            is_busy = np.array([page in self._busy[name] for page in pages.tolist()], bool)
-            self._given_up[name].update(pages[is_busy].tolist())
-            free[name] = pages[~is_busy]
-        return free
+        return {name: pages.give_up(evicted.pages.get(name, EMPTY)) for name, pages in self._pages.items()}
 
     def now_free(self) -> Evicted:
         """Pages that waited and are not busy any more."""
-        free: dict[str, Ints] = {}
-        for name, waiting in self._given_up.items():
-            pages = [page for page in waiting if page not in self._busy[name]]
-            waiting.difference_update(pages)
-            free[name] = np.array(pages, np.int32)
-        return Evicted(free)
+        return Evicted({name: pages.now_free() for name, pages in self._pages.items()})

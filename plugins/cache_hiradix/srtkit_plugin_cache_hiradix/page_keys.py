@@ -10,12 +10,14 @@ from hashlib import blake2b
 from srtkit.spec.kv_store import KEY_BYTES
 from srtkit.spec.prefix_cache import CacheKey
 
+FORM = 2  # of what is stored under a name: a page's layers in order, the planes of each in order
+
 
 class PageKeys:
     """Names for one model, layout and page size: all of that is in `identity`."""
 
     def __init__(self, identity: bytes, page_size: int) -> None:
-        self._identity = blake2b(b"%d " % page_size + identity, digest_size=KEY_BYTES).digest()
+        self._identity = blake2b(b"%d %d " % (FORM, page_size) + identity, digest_size=KEY_BYTES).digest()
         self._page_size = page_size
 
     def extended(self, known: list[bytes], key: CacheKey, pages: int) -> list[bytes]:

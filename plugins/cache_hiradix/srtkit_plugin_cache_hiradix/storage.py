@@ -1,7 +1,8 @@
 """Copies between host memory and a store, in threads. A copy that is given up touches no memory any more.
 
-Content passes through memory of its own, and in and out of the host's pages under a lock in which the copy must
-still be wanted: a store that hangs, or answers late, cannot reach a page that is another's by then.
+Content passes through memory of its own. A page is written to only while its copy cannot be given up, and what was read
+of one counts if the copy is still wanted afterwards: a store that hangs, or answers late, cannot reach a page that is
+another's by then. No lock is held while bytes move.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ class StorageCopies:
         self._store = store
         self._memory = memory
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tier-storage")
-        self._lock = threading.Lock()  # of the two below, and of pages that are copied
+        self._lock = threading.Lock()  # of the three below
         self._wanted: dict[int, float] = {}  # by transfer: until when
+        self._filling: set[int] = set()  # transfers that write to a page right now: not given up before that is done
         self._answers: tuple[list[int], list[int]] = [], []
 
     def start(self, transfers: Sequence[Transfer]) -> None:
@@ -45,7 +47,7 @@ class StorageCopies:
         now = time.monotonic()
         with self._lock:
             (done, failed), self._answers = self._answers, ([], [])
-            late = [number for number, until in self._wanted.items() if until < now]
+            late = [number for number, until in self._wanted.items() if until < now and number not in self._filling]
             for number in late:
                 del self._wanted[number]
         return done, failed + late
@@ -75,19 +77,25 @@ class StorageCopies:
 
     def _filled(self, one: Transfer, page: int, content: bytes) -> bool:
         with self._lock:
-            return one.id in self._wanted and self._memory[one.component].write(page, content)
+            if one.id not in self._wanted:
+                return False
+            self._filling.add(one.id)
+        try:
+            return self._memory[one.component].write(page, content)
+        finally:
+            with self._lock:
+                self._filling.discard(one.id)
 
     def _write(self, transfers: Sequence[Transfer]) -> None:
         for one in transfers:
-            keys, pages = list(one.there), one.here.tolist()
-            kept = True
-            for start in range(0, len(keys), BATCH_PAGES):
-                with self._lock:
-                    if one.id not in self._wanted:
-                        break
-                    contents = [self._memory[one.component].read(page) for page in pages[start : start + BATCH_PAGES]]
-                blobs = list(zip(keys[start : start + BATCH_PAGES], contents, strict=True))
-                kept &= all(self._store.put(blobs, self._left(one)).values)
+            pages = list(zip(one.there, one.here.tolist(), strict=True))
+            memory, kept = self._memory[one.component], True
+            for start in range(0, len(pages), BATCH_PAGES):
+                blobs = [(key, memory.read(page)) for key, page in pages[start : start + BATCH_PAGES]]
+                if not (left := self._left(one)):  # given up: what was read may be another page's content
+                    kept = False
+                    break
+                kept &= all(self._store.put(blobs, left).values)
             self._answer(one, kept)
 
     def _left(self, one: Transfer) -> float:

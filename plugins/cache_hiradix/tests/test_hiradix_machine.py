@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from srtkit.spec.kv import Component
-from srtkit.spec.prefix_cache import PrefixCacheBuild
-from srtkit.spec.tiers import TieredCache
+from srtkit.spec.prefix_cache import PrefixCache, PrefixCacheBuild
 from srtkit_conformance.inside import shortcomings
 from srtkit_conformance.kits.needs import needs_of
 from srtkit_conformance.kits.prefix_cache.prompts import Prompt, letters, numbered
@@ -23,15 +22,13 @@ PAGE = 4
 Policy = str
 
 
-def cache_of(names: tuple[str, ...] = ("full",), *, host_pages: int = 30, **options: object) -> TieredCache:
+def cache_of(names: tuple[str, ...] = ("full",), *, host_pages: int = 30, **options: object) -> PrefixCache:
     """`host_pages` pages of 1 byte each."""
     given = HiradixOptions.model_validate({"host_gib": (host_pages + 0.5) / 2**30, **options})
     request = PrefixCacheBuild(PAGE, tuple(Component(name) for name in names), given, b"model", page_bytes=1)
     stores = {"prefix_cache": request, "kv_store": None}
     inner = needs_of(srtkit_prefix_cache(), given.model_copy(update={"storage": None}), stores)
-    cache = build(replace(request, needs=inner))
-    assert isinstance(cache, TieredCache)
-    return cache
+    return build(replace(request, needs=inner))
 
 
 def new(names: tuple[str, ...] = ("full",), total: int = 20, **options: object) -> TieredCaller:
@@ -61,7 +58,7 @@ def test_random_traffic_keeps_every_promise(policy: Policy, names: tuple[str, ..
         elif what == "fail":
             caller.run(lambda one: bool(random.integers(2)))
         elif what == "fetch":
-            caller.tiers.fetch(prompt.key)
+            caller.cache.fetch(prompt.key)
         elif what == "reset" and turn % 5 == 0:
             caller.run()
             caller.reset()
@@ -117,7 +114,7 @@ def test_a_failed_save_is_found_nowhere_and_a_failed_load_forgets_all() -> None:
     caller.press()
     assert caller.match(first).pending == 0
     lease = caller.match(second)
-    lease = caller.tiers.load(lease, caller.rubbish(3))
+    lease = caller.cache.load(lease, caller.rubbish(3))
     assert caller.cache.peek([second.key]) == [3 * PAGE]
     caller.run(lambda one: True)
     assert caller.cache.peek([second.key]) == [0]
@@ -138,7 +135,7 @@ def test_the_host_gives_up_what_was_not_used_for_longest_and_ends_before_beginni
 
 def test_storage_brings_back_what_host_memory_has_lost() -> None:
     caller = new(storage={"use": "files"}, fetch_tokens=2 * PAGE, fetch_policy="wait")
-    cache = caller.tiers
+    cache = caller.cache
     known, unknown, short = prompts("ABCD", "UVWX", "A")
     caller.store(known)
     caller.run()
@@ -155,7 +152,7 @@ def test_storage_brings_back_what_host_memory_has_lost() -> None:
 
 def test_storage_can_be_left_out_and_used_again() -> None:
     caller = new(storage={"use": "files"}, fetch_tokens=PAGE, fetch_policy="wait")
-    cache = caller.tiers
+    cache = caller.cache
     first, second = prompts("ABCD", "QRST")
     assert cache.stats().tiers["storage"]["attached"] == 1
     caller.store(first)
@@ -176,7 +173,7 @@ def test_storage_can_be_left_out_and_used_again() -> None:
     assert caller.load(first) == 4 * PAGE
     figures = {"attached": 1, "read": 4, "misses": 0, "written": 4, "failed": 0}
     assert cache.stats().tiers["storage"] == figures
-    assert not new().tiers.use_storage(True)
+    assert not new().cache.use_storage(True)
 
 
 def test_figures_and_outline_tell_what_the_host_has() -> None:

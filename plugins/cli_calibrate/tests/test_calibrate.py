@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from srtkit import Engine
 from srtkit.cli.main import main
@@ -104,6 +105,30 @@ def test_an_engine_says_that_it_has_none_then_takes_those_of_the_command_and_no_
     assert handed == {int(layer): pytest.approx(pair) for layer, pair in found["layers"].items()}
     with pytest.raises(LoaderError, match="other weights"):
         Engine.from_config(config, FP8 | {"model_loader.use": "dummy"})
+
+
+@pytest.mark.full
+def test_an_engine_takes_scales_that_stand_among_the_weights(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As llm-compressor writes them where it quantises nothing but KV."""
+    folder = config.parent / "model"
+    (weights,) = folder.glob("*.safetensors")
+    scales = {f"model.layers.{i}.self_attn.{name}_scale": torch.tensor([0.5 + i]) for i in (0, 1) for name in "kv"}
+    save_file(load_file(weights) | scales, weights, {"format": "pt"})
+    about = json.loads((folder / "config.json").read_text())
+    about["quantization_config"] = {"quant_method": "compressed-tensors", "kv_cache_scheme": {"num_bits": 8}}
+    (folder / "config.json").write_text(json.dumps(about))
+    handed: dict[int, dict[str, float]] = {}
+    store = TorchAttention.store
+
+    def storing(self, plan, layer, k, v):  # type: ignore[no-untyped-def]
+        handed[layer.index] = {name: float(scale) for name, scale in (layer.scales or {}).items()}
+        store(self, plan, layer, k, v)
+
+    monkeypatch.setattr(TorchAttention, "store", storing)
+    for settings, wanted in (({}, {}), (FP8, {"k": 0.5, "v": 0.5})):
+        with Engine.from_config(config, settings) as engine:
+            engine.generate([[1, 2, 3]], max_tokens=2, ignore_eos=True)
+        assert handed[0] == wanted
 
 
 def test_where_it_may_not_write_it_says_so(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -122,8 +122,7 @@ class Player:
 def _limits(dump: Dump) -> Limits:
     """Limits that just cover the dump and what is filled before it."""
     page = dump.meta.layout.page_tokens
-    groups = 0 if dump.groups is None else dump.groups.shape[1]
-    return Limits(dump.rows, len(dump.q), dump.page_table.shape[1] * page, page, max_groups=groups)
+    return Limits(dump.rows, len(dump.q), dump.page_table.shape[1] * page, page)
 
 
 def _earlier(dump: Dump) -> tuple[Dump, Dump]:

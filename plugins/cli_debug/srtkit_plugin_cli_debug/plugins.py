@@ -1,9 +1,11 @@
-"""Finding one plugin by name and calling its hook. A dump names what it needs, so there is no settings file."""
+"""Finding one plugin by name, its descriptor and its files. A dump names what it needs: there is no settings file."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -17,7 +19,30 @@ def descriptor_of(kind: str, name: str) -> Any:
 
     Raises `PluginNotFound`, `PluginDuplicate`, and `PluginBroken` when its module cannot be imported.
     """
+    found = _entry(kind, name)
+    try:
+        hook: Callable[[], Any] = vars(found.load())[f"srtkit_{kind}"]
+        return hook()
+    except Exception as error:  # whatever an author's module raises when it is imported
+        part = f"{kind}:{name}"
+        raise PluginBroken(part, f"raised {type(error).__name__}: {error} ({found.value})") from error
+
+
+def file_of(part: str, name: str) -> Path | None:
+    """A file that a plugin ("kind:name") ships beside its descriptor, which is not imported; None if it has none.
+
+    Raises `PluginNotFound` and `PluginDuplicate`.
+    """
+    kind, _, plugin = part.partition(":")
+    package = find_spec(_entry(kind, plugin).module.partition(".")[0])
+    places = [] if package is None else package.submodule_search_locations or []
+    return next((Path(place, name) for place in places if Path(place, name).is_file()), None)
+
+
+def _entry(kind: str, name: str) -> metadata.EntryPoint:
     part, wanted = f"{kind}:{name}", name.replace("_", "-")
+    if kind not in CONTRACTS:
+        raise PluginNotFound(part, "there is no such kind of plugin", f"kinds: {', '.join(sorted(CONTRACTS))}")
     offers = metadata.entry_points(group=f"srtkit.{kind}.v{CONTRACTS[kind].major}")
     found = [one for one in offers if one.name.replace("_", "-") == wanted]
     if not found:
@@ -26,11 +51,7 @@ def descriptor_of(kind: str, name: str) -> Any:
     if len({one.value for one in found}) > 1:
         by = " and ".join(one.dist.name for one in found if one.dist)
         raise PluginDuplicate(part, f"is offered more than once: by {by}", "uninstall one of them")
-    try:
-        hook: Callable[[], Any] = vars(found[0].load())[f"srtkit_{kind}"]
-        return hook()
-    except Exception as error:  # whatever an author's module raises when it is imported
-        raise PluginBroken(part, f"raised {type(error).__name__}: {error} ({found[0].value})") from error
+    return found[0]
 
 
 def options_of(part: str, model: type[BaseModel], sets: Sequence[str]) -> BaseModel:

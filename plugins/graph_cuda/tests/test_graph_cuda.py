@@ -91,6 +91,20 @@ def platform() -> Iterator[Platform]:
     built.close()
 
 
+@pytest.fixture(params=["fakedev", "cuda"])
+def device(request: pytest.FixtureRequest, platform: Platform) -> Iterator[Platform]:
+    """The fake device, and the GPU where there is one."""
+    if request.param == "fakedev":
+        yield platform
+        return
+    if not torch.cuda.is_available():
+        pytest.skip("there is no NVIDIA GPU here")
+    cuda = pytest.importorskip("srtkit_plugin_platform_cuda")
+    built = cuda.build(PlatformBuild(cuda.probe(cuda.Options())[0], cuda.Options()))
+    yield built
+    built.close()
+
+
 def runner_of(kind: str, platform: Platform) -> GraphRunner:
     built: GraphRunner = KINDS[kind].build(GraphRunnerBuild(LIMITS, platform, 0, steps.Options()))
     return built
@@ -183,8 +197,8 @@ def test_a_step_has_one_graph_more_than_cuts(
 
 
 @pytest.mark.parametrize("kind", ["piecewise", "breakable"])
-def test_what_the_host_decides_at_a_gate_changes_the_result(platform: Platform, kind: str) -> None:
-    runner, program = runner_of(kind, platform), Gated(platform, n_cuts=2)
+def test_what_the_host_decides_at_a_gate_changes_the_result(device: Platform, kind: str) -> None:
+    runner, program = runner_of(kind, device), Gated(device, n_cuts=2)
     runner.prepare(program, KEYS)
     program.value = 1.0
     for program.decision in (1.0, -3.0, 0.5):

@@ -15,7 +15,9 @@ from srtkit_plugin_tokenizer_forms import from_sentencepiece, with_listed_tokens
 
 def describe_folder(folder: Path) -> ModelDescription:
     """Raises `LoaderError` naming the file that is missing or damaged, or the quantisation it cannot undo."""
-    config = read_json(folder / "config.json")
+    config = dict(read_json(folder / "config.json"))
+    if _of_kv_only(config.get("quantization_config")):
+        del config["quantization_config"]  # nothing that is stored is quantised; its scales are ordinary weights
     if quantisation := config.get("quantization_config"):
         method = quantisation.get("quant_method", "unnamed") if isinstance(quantisation, dict) else quantisation
         cause = f"its weights are quantised ({method}), which this loader cannot undo"
@@ -23,6 +25,15 @@ def describe_folder(folder: Path) -> ModelDescription:
     weight_files(folder)
     generation = read_json_if_there(folder / "generation_config.json")
     return ModelDescription(config, tokenizer_data(folder, config, generation), generation)
+
+
+def _of_kv_only(quantisation: object) -> bool:
+    """Whether it speaks of stored KV and of no weights: compressed-tensors' form with a scheme and no groups."""
+    return (
+        isinstance(quantisation, dict)
+        and bool(quantisation.get("kv_cache_scheme"))
+        and not quantisation.get("config_groups")
+    )
 
 
 def tokenizer_data(folder: Path, config: Mapping[str, Any], generation: Mapping[str, Any]) -> TokenizerData | None:

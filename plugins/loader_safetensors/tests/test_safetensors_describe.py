@@ -152,6 +152,16 @@ def test_quantised_folders_are_refused_by_method(folder: Path) -> None:
         described(folder)
 
 
+def test_where_only_kv_is_quantised_the_weights_are_as_they_are(folder: Path) -> None:
+    """Such a folder has scales among its weights, and nothing else to undo."""
+    scheme = {"quant_method": "compressed-tensors", "kv_cache_scheme": {"num_bits": 8, "type": "float"}}
+    put(folder, "config.json", {"quantization_config": {**scheme, "config_groups": {}}, "eos_token_id": 6})
+    assert described(folder).config == {"eos_token_id": 6}
+    put(folder, "config.json", {"quantization_config": {**scheme, "config_groups": {"group_0": {}}}})
+    with pytest.raises(LoaderError, match="compressed-tensors"):
+        described(folder)
+
+
 def test_what_is_accepted(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     accepts = srtkit_model_loader().accepts
     assert accepts(folder)

@@ -76,11 +76,18 @@ class Attention:
         """[T, hidden] → [T, hidden]."""
         tokens = x.shape[0]
         q, k, v = self.qkv(x).view(tokens, -1, self.head_dim).split_with_sizes(self.parts, 1)
+        norms = None
         if self.q_norm is not None and self.k_norm is not None:
-            self.norm_rope(q, k, self.q_norm.weight, self.k_norm.weight, *rotation, self.eps)
+            norms = self.q_norm.weight, self.k_norm.weight, self.eps
+        if self.attention.store_rotated((q, k, v), rotation, norms):
+            attended = self.attention(q, None, None)
         else:
-            self.rope(q, k, *rotation)
-        out: Tensor = self.o_proj(self.attention(q, k, v).view(tokens, -1))
+            if norms is None:
+                self.rope(q, k, *rotation)
+            else:
+                self.norm_rope(q, k, *norms[:2], *rotation, self.eps)
+            attended = self.attention(q, k, v)
+        out: Tensor = self.o_proj(attended.view(tokens, -1))
         return out
 
 
@@ -171,7 +178,7 @@ class Decoder(nn.Module, Model):
                 taps[index] = residual.clone()
         logits = self.lm_head(x.index_select(0, inputs.logit_rows))
         if cap := self.config.logit_cap:
-            logits = torch.tanh(logits / cap) * cap
+            logits = torch.tanh(logits.float() / cap) * cap
         return ModelOutput(logits, x, taps)
 
     def _embed(self, inputs: ModelInputs) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 
 import torch
@@ -10,9 +9,10 @@ import triton  # type: ignore[import-untyped]
 from torch import Tensor
 from torch.nn import functional
 
-from srtkit.spec.facts import DeviceFacts
 from srtkit.spec.ops import Op, OpFacts, OpsProvider, WeightOp
 from srtkit_plugin_ops_triton import kernels
+from srtkit_plugin_ops_triton.launching import ALONE, Launch, dense_rows, launch_of
+from srtkit_plugin_ops_triton.sampling import argmax, sample
 
 SILU_BLOCK = 1024
 SHARED_ROWS = 1024
@@ -21,14 +21,9 @@ MAX_BLOCK_K, MANY_OUTPUTS = 1024, 2048
 """Of a linear of one row: inputs of a turn; outputs from which on a program has two of them."""
 
 
-Launch = Mapping[str, bool]
-"""How a kernel is launched: see `launch_of`."""
-ALONE: Launch = {"EARLY": False}
-
-
 def rms_norm(x: Tensor, weight: Tensor, eps: float, *, launch: Launch = ALONE) -> Tensor:
     """x [T, H] → [T, H]."""
-    x = _dense_rows(x)
+    x = dense_rows(x)
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     rows, size = x.shape
     if rows:
@@ -47,7 +42,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, *, launch: Launch = ALONE) -
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, launch: Launch = ALONE) -> Tensor:
     """`residual` [T, H] += x, in place, then the norm of it."""
-    x = _dense_rows(x)
+    x = dense_rows(x)
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     rows, size = x.shape
     if rows:
@@ -60,7 +55,7 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, lau
 
 def silu_mul(gate_up: Tensor, *, launch: Launch = ALONE) -> Tensor:
     """[T, 2 I] → [T, I]."""
-    gate_up = _dense_rows(gate_up)
+    gate_up = dense_rows(gate_up)
     rows, inner = gate_up.shape[0], gate_up.shape[1] // 2
     out = torch.empty(rows, inner, dtype=gate_up.dtype, device=gate_up.device)
     if rows:
@@ -123,7 +118,7 @@ class Linear(WeightOp):
         assert weight is not None, "called before pack"
         if x.shape[0] != 1:
             return functional.linear(x, weight, self._bias)
-        x = _dense_rows(x)
+        x = dense_rows(x)
         (n, k), (block_n, block_k, warps) = weight.shape, self._blocks
         out = torch.empty(1, n, dtype=x.dtype, device=x.device)
         kernels.row_linear_kernel[(triton.cdiv(n, block_n),)](
@@ -152,23 +147,15 @@ def linear_blocks(n: int, k: int) -> tuple[int, int, int]:
     return 2 if k <= MAX_BLOCK_K and n > MANY_OUTPUTS else 1, block_k, 4 if k <= 2 * MAX_BLOCK_K else 8
 
 
-def _dense_rows(x: Tensor) -> Tensor:
-    return x if x.stride(-1) == 1 else x.contiguous()
-
-
 def _row_block(size: int) -> tuple[int, int]:
     """The block that holds a row, and warps for it: at most 16 values a thread of 32."""
     block = int(triton.next_power_of_2(size))
     return block, min(16, max(1, block // 512))
 
 
-_FUNCTIONS: dict[str, Op] = {op.__name__: op for op in (rms_norm, add_rms_norm, silu_mul, rope, norm_rope)}
-
-
-def launch_of(device: DeviceFacts) -> Launch:
-    """From sm90 on a kernel may be launched before the one before it has ended."""
-    generation = device.architecture.removeprefix("sm") if device.platform == "cuda" else ""
-    return {"EARLY": True, "launch_pdl": True} if generation.isdecimal() and int(generation) >= 90 else ALONE
+_FUNCTIONS: dict[str, Op] = {
+    op.__name__: op for op in (rms_norm, add_rms_norm, silu_mul, rope, norm_rope, argmax, sample)
+}
 
 
 class TritonOps(OpsProvider):

@@ -5,14 +5,16 @@ Always here, so detection asks it last.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from srtkit.spec import hookimpl
 from srtkit.spec.facts import DeviceFacts
-from srtkit.spec.platform import Platform, PlatformBuild, PlatformDefaults, PlatformDescriptor
+from srtkit.spec.platform import Finding, Platform, PlatformBuild, PlatformDefaults, PlatformDescriptor
 from srtkit_plugin_platform_cpu.facts import DTYPES, cpu_facts
+
+ARCHITECTURES = ("x86_64", "aarch64")
 
 
 class Options(BaseModel):
@@ -36,9 +38,10 @@ def probe(options: BaseModel) -> Sequence[DeviceFacts]:
 
 def assume(architecture: str) -> DeviceFacts | None:
     """A machine of 16 GiB, to check a configuration elsewhere."""
-    if architecture not in ("x86_64", "aarch64"):
+    if architecture not in ARCHITECTURES:
         return None
-    return DeviceFacts("cpu", f"assumed {architecture}", architecture, memory_bytes=16 << 30, dtypes=DTYPES)
+    name = f"assumed {architecture}"
+    return DeviceFacts("cpu", name, architecture, memory_bytes=16 << 30, dtypes=DTYPES, host_memory=True)
 
 
 def defaults(facts: DeviceFacts) -> PlatformDefaults:
@@ -69,6 +72,17 @@ def defaults(facts: DeviceFacts) -> PlatformDefaults:
     )
 
 
+def examine(environment: Mapping[str, str]) -> Sequence[Finding]:
+    """The processor, and a variable that is often left over from other programs."""
+    facts = cpu_facts()
+    cores, threads = int(facts.extra["cores"]), environment.get("OMP_NUM_THREADS", "")
+    findings = [Finding("ok", "CPU", f"{facts.name}, {cores} cores, {facts.memory_bytes / 2**30:.0f} GiB")]
+    if threads.isdigit() and int(threads) < cores:
+        detail = f"has a rank compute with {threads} of {cores} cores: unset it, or set [platform.options] threads"
+        findings.append(Finding("warn", "OMP_NUM_THREADS", detail))
+    return findings
+
+
 def build(request: PlatformBuild) -> Platform:
     """The platform object; sets up the threads of the caller, which must be the one that will compute."""
     from srtkit_plugin_platform_cpu.platform import CpuPlatform
@@ -81,5 +95,13 @@ def build(request: PlatformBuild) -> Platform:
 def srtkit_platform() -> PlatformDescriptor:
     """Offers `platform:cpu`."""
     return PlatformDescriptor(
-        contract="1.0", options=Options, probe=probe, assume=assume, defaults=defaults, build=build, priority=0
+        contract="1.1",
+        options=Options,
+        probe=probe,
+        assume=assume,
+        defaults=defaults,
+        build=build,
+        priority=0,
+        architectures=ARCHITECTURES,
+        examine=examine,
     )

@@ -32,6 +32,7 @@ def cpu_facts(root: Path = ROOT) -> DeviceFacts:
         memory_bytes=memory_total(root),
         dtypes=DTYPES,
         extra={"cores": str(len(usable_cpus(root))), "isa": " ".join(name for name in ISA if name in flags)},
+        host_memory=True,
     )
 
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,15 @@ def test_assumed_facts() -> None:
     assert facts is not None
     assert facts.memory_bytes == 16 * GIB
     assert plugin.assume("gfx942") is None
+
+
+def test_threads_left_over_from_other_programs_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = replace(cpu_facts(), extra={"cores": "8"})
+    monkeypatch.setattr(plugin, "cpu_facts", lambda: facts)
+    assert [one.subject for one in plugin.examine({"OMP_NUM_THREADS": "8"})] == ["CPU"]
+    warned = plugin.examine({"OMP_NUM_THREADS": "1"})[1]
+    assert (warned.verdict, warned.subject) == ("warn", "OMP_NUM_THREADS")
+    assert "1 of 8 cores" in warned.detail
 
 
 def test_options_refuse_what_they_do_not_know() -> None:

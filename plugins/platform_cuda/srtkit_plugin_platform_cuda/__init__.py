@@ -91,15 +91,21 @@ def defaults(facts: DeviceFacts) -> PlatformDefaults:
 
 def build(request: PlatformBuild) -> Platform:
     """The platform object, with its device made current in this thread. Raises `DeviceAbsent` with the cause."""
-    from srtkit_plugin_platform_cuda.platform import CudaPlatform
+    from srtkit_plugin_platform_cuda.nvidia import open_gpu
 
-    assert isinstance(request.options, Options)
-    return CudaPlatform(request.options, request.device_index)
+    return open_gpu(request)
 
 
 @hookimpl
 def srtkit_platform() -> PlatformDescriptor:
     """Offers `platform:cuda`."""
     return PlatformDescriptor(
-        contract="1.0", options=Options, probe=probe, assume=assume, defaults=defaults, build=build, priority=10
+        contract="1.1",
+        options=Options,
+        probe=probe,
+        assume=assume,
+        defaults=defaults,
+        build=build,
+        priority=10,
+        architectures=tuple(TABLE),
     )

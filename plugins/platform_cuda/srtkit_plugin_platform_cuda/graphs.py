@@ -11,7 +11,6 @@ from torch import Tensor
 
 from srtkit.spec.errors import EngineError
 from srtkit.spec.platform import GraphHandle, GraphPrimitives
-from srtkit_plugin_platform_cuda import PART
 
 
 @dataclass
@@ -34,15 +33,16 @@ class CudaPool:
 class CudaGraph(GraphHandle):
     """A recorded graph; its temporary memory stays reserved in the pool until `close`."""
 
-    def __init__(self, graph: torch.cuda.CUDAGraph, pool: CudaPool) -> None:
+    def __init__(self, graph: torch.cuda.CUDAGraph, pool: CudaPool, part: str) -> None:
         self._graph: torch.cuda.CUDAGraph | None = graph
         self._pool = pool
+        self._part = part
         pool.graphs += 1
 
     def replay(self) -> None:
         """Launch it on the current stream. Raises `EngineError` after `close`."""
         if self._graph is None:
-            raise EngineError(PART, "a closed graph was replayed")
+            raise EngineError(self._part, "a closed graph was replayed")
         self._graph.replay()
 
     def close(self) -> None:
@@ -82,8 +82,9 @@ class CudaGraphs(GraphPrimitives):
     It is the same one for all: torch gives memory of a pool again only to the stream that had it.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, part: str) -> None:
         self._device = device
+        self._part = part
         self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._open: _Open | None = None
         # torch makes two tensors for random numbers with the first graph that there is, and ends the process when the
@@ -126,7 +127,7 @@ class CudaGraphs(GraphPrimitives):
         except BaseException:
             opened.graph.reset()
             raise
-        return CudaGraph(opened.graph, opened.pool)
+        return CudaGraph(opened.graph, opened.pool, self._part)
 
     def abandon(self) -> None:
         """End a capture whose result nobody wants; nothing if none is open."""

@@ -1,16 +1,21 @@
-"""One NVIDIA GPU through torch: memory, streams, events, and a group of one. Graphs are in graphs.py."""
+"""One GPU through `torch.cuda`: memory, streams, events. Graphs are in graphs.py, groups of ranks in collectives.py.
+
+A ROCm build of torch has AMD's GPUs under the same names, so `platform:rocm` builds on this, too. What a vendor's
+driver and torch must have is seen to before (nvidia.py).
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 
 import torch
 from torch import Tensor
 
 from srtkit.spec.capabilities import Answer, No
-from srtkit.spec.errors import DeviceAbsent, EngineError, OutOfMemory, Unsupported
+from srtkit.spec.errors import EngineError, OutOfMemory, Unsupported
 from srtkit.spec.platform import (
     ArenaTag,
     Communicator,
@@ -18,20 +23,32 @@ from srtkit.spec.platform import (
     GraphPrimitives,
     MemoryFigures,
     Platform,
+    PlatformBuild,
     Stream,
 )
-from srtkit_plugin_platform_cuda import PART, Options
-from srtkit_plugin_platform_cuda.driver import Found, found
+from srtkit_plugin_platform_cuda.collectives import Collectives
 from srtkit_plugin_platform_cuda.graphs import CudaGraphs
 
 SPINNING, NAP = 50e-6, 20e-6
 """Seconds: so long a wait only lets other threads run; a longer one leaves them the core, too."""
 
 
+@dataclass(frozen=True)
+class Vendor:
+    """What messages name: the platform's part, the program that shows the GPU's users, and the variable that makes
+    launches wait, so that an error names its kernel.
+    """
+
+    part: str
+    monitor: str
+    blocking: str
+
+
 class CudaEvent(Event):
     """A mark in a stream of torch's. One that was never recorded is passed."""
 
-    def __init__(self) -> None:
+    def __init__(self, vendor: Vendor) -> None:
+        self._vendor = vendor
         self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     def record(self) -> None:
@@ -56,12 +73,12 @@ class CudaEvent(Event):
             while not self._event.query():  # type: ignore[no-untyped-call]
                 waited = time.monotonic() - begun
                 if waited > timeout:
-                    raise EngineError(PART, f"the device is still at work after {timeout:g} s", "look for a deadlock")
+                    cause = f"the device is still at work after {timeout:g} s"
+                    raise EngineError(self._vendor.part, cause, "look for a deadlock")
                 time.sleep(0 if waited < SPINNING else NAP)
         except RuntimeError as error:
-            raise EngineError(
-                PART, f"the device failed: {error}", "restart; CUDA_LAUNCH_BLOCKING=1 names the kernel"
-            ) from error
+            remedy = f"restart; {self._vendor.blocking}=1 names the kernel"
+            raise EngineError(self._vendor.part, f"the device failed: {error}", remedy) from error
 
 
 class CudaStream(Stream):
@@ -86,53 +103,28 @@ class CudaStream(Stream):
         self._stream.synchronize()
 
 
-class GroupOfOne(Communicator):
-    """Collectives with oneself."""
-
-    def all_reduce(self, tensor: Tensor) -> None:
-        """The sum of one."""
-
-    def all_gather(self, out: Tensor, tensor: Tensor) -> None:
-        """A copy."""
-        out.copy_(tensor)
-
-    def broadcast(self, tensor: Tensor, source: int) -> None:
-        """It is here already."""
-
-    def send(self, tensor: Tensor, target: int) -> None:
-        """There is nobody else."""
-        raise Unsupported(PART, "a group of one has nobody to send to")
-
-    def recv(self, tensor: Tensor, source: int) -> None:
-        """There is nobody else."""
-        raise Unsupported(PART, "a group of one has nobody to receive from")
-
-    def barrier(self, timeout: float) -> None:
-        """All are here."""
-
-    def abort(self) -> None:
-        """Nothing is pending."""
-
-
 class CudaPlatform(Platform):
-    """Streams, events, arenas and graphs are those of device `index`, which becomes current in this thread."""
+    """Streams, events, arenas and graphs are those of device `request.device_index`, which becomes current in this
+    thread. `totals` are the bytes of each device, by index.
+    """
 
-    def __init__(self, options: Options, index: int) -> None:
-        here = found()
-        _refuse(here, index)
-        self._gpus = here.gpus
-        self._device = torch.device("cuda", index)
+    def __init__(self, vendor: Vendor, totals: Sequence[int], request: PlatformBuild, *, tf32: bool = False) -> None:
+        self._vendor = vendor
+        self._totals = totals
+        self._device = torch.device("cuda", request.device_index)
+        # A ROCm build of torch has RCCL under NCCL's name.
+        self._collectives = Collectives(vendor.part, "nccl", request.world)
         torch.cuda.set_device(self._device)
         # Off is torch's own default too; said here, since float32 on the card must be float32.
-        torch.set_float32_matmul_precision("high" if options.tf32 else "highest")
+        torch.set_float32_matmul_precision("high" if tf32 else "highest")
         # Partial sums of a product that is split stay in float32, as those of all others do.
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
         torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
 
     def device(self, index: int) -> torch.device:
         """cuda:`index`. Raises `Unsupported` for one that is not here."""
-        if not 0 <= index < len(self._gpus):
-            raise Unsupported(PART, f"has no device {index}", f"there are {len(self._gpus)}")
+        if not 0 <= index < len(self._totals):
+            raise Unsupported(self._vendor.part, f"has no device {index}", f"there are {len(self._totals)}")
         return torch.device("cuda", index)
 
     def current_stream(self) -> Stream:
@@ -145,7 +137,7 @@ class CudaPlatform(Platform):
 
     def new_event(self) -> Event:
         """Not yet recorded."""
-        return CudaEvent()
+        return CudaEvent(self._vendor)
 
     def host_buffer(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """Zeroed pinned memory: copies from and to it do not hold up the host."""
@@ -159,9 +151,9 @@ class CudaPlatform(Platform):
         except torch.OutOfMemoryError:
             figures = self.memory(self._device.index or 0)
             raise OutOfMemory(
-                PART,
+                self._vendor.part,
                 f"{n_bytes:,} B of {tag} do not fit: {figures.free:,} B of {figures.total:,} B are free",
-                "lower memory.fraction or memory.kv_gib, or end what else uses the GPU (nvidia-smi)",
+                f"lower memory.fraction or memory.kv_gib, or end what else uses the GPU ({self._vendor.monitor})",
             ) from None
         return memory.view(dtype).view(tuple(shape))
 
@@ -179,41 +171,18 @@ class CudaPlatform(Platform):
         kept = torch.cuda.memory_stats(device)
         parts = ("active_bytes.all.current", "inactive_split_bytes.all.current")
         free += kept.get("reserved_bytes.all.current", 0) - sum(kept.get(part, 0) for part in parts)
-        total = self._gpus[index].memory_bytes
+        total = self._totals[index]
         return MemoryFigures(total=total, free=min(free, total), peak=torch.cuda.max_memory_allocated(device))
 
     def graphs(self) -> GraphPrimitives | None:
         """Capture and replay."""
-        return CudaGraphs(self._device)
+        return CudaGraphs(self._device, self._vendor.part)
 
     def communicator(self, ranks: Sequence[int], rank: int) -> Communicator:
-        """A group of one; larger groups are refused."""
-        if len(ranks) > 1:
-            raise Unsupported(PART, f"has no collectives for a group of {len(ranks)} ranks", "set parallel.tensor = 1")
-        return GroupOfOne()
+        """Collectives over NCCL or RCCL."""
+        return self._collectives.group(ranks, rank)
 
     def close(self) -> None:
-        """Give the memory that no tensor uses back to the driver; the rest ends with its tensors."""
+        """Leave the groups, and give memory that no tensor uses back to the driver; the rest ends with its tensors."""
+        self._collectives.close()
         torch.cuda.empty_cache()
-
-
-def _refuse(here: Found, index: int) -> None:
-    """Raise `DeviceAbsent` unless torch can use device `index`."""
-    if here.problem:
-        raise DeviceAbsent(PART, here.problem, "see whether nvidia-smi works; install or update the driver")
-    if index >= len(here.gpus):
-        raise DeviceAbsent(PART, f"there is no device {index}: the driver shows {len(here.gpus)}")
-    if torch.version.cuda is None:
-        raise DeviceAbsent(
-            PART, f"this torch, {torch.__version__}, was built without CUDA", "install a CUDA build of torch"
-        )
-    major = int(torch.version.cuda.partition(".")[0])
-    if here.version is not None and here.version[0] < major:
-        speaks = "{}.{}".format(*here.version)
-        raise DeviceAbsent(
-            PART,
-            f"the driver is too old: it speaks CUDA {speaks}, and this torch needs {torch.version.cuda}",
-            f"update the driver, or install a torch built for CUDA {here.version[0]}",
-        )
-    if not torch.cuda.is_available():
-        raise DeviceAbsent(PART, "torch cannot use the GPU that the driver shows", "torch.cuda.init() says why")

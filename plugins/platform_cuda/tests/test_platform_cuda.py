@@ -16,7 +16,7 @@ from srtkit.spec.errors import DeviceAbsent
 from srtkit.spec.platform import PlatformBuild
 from srtkit_conformance.inside import shortcomings
 from srtkit_plugin_platform_cuda.driver import Found, Gpu, ask
-from srtkit_plugin_platform_cuda.platform import _refuse
+from srtkit_plugin_platform_cuda.nvidia import refuse
 
 GPU = Gpu("Card", "sm90", 80 << 30, 132)
 HERE = torch.cuda.is_available()
@@ -72,7 +72,7 @@ def test_a_driver_without_a_device_says_why(driver: Driver, problem: str) -> Non
     here = ask(driver)
     assert problem in here.problem
     with pytest.raises(DeviceAbsent, match=problem):
-        _refuse(here, 0)
+        refuse(here, 0)
 
 
 def test_facts_by_architecture() -> None:
@@ -88,12 +88,12 @@ def test_facts_by_architecture() -> None:
 def test_an_old_driver_and_a_torch_without_cuda_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     with pytest.raises(DeviceAbsent, match=r"too old: it speaks CUDA 12\.4, and this torch needs 13\.0"):
-        _refuse(Found((GPU,), (12, 4)), 0)
+        refuse(Found((GPU,), (12, 4)), 0)
     with pytest.raises(DeviceAbsent, match="no device 1: the driver shows 1"):
-        _refuse(Found((GPU,), (13, 0)), 1)
+        refuse(Found((GPU,), (13, 0)), 1)
     monkeypatch.setattr(torch.version, "cuda", None)
     with pytest.raises(DeviceAbsent, match="built without CUDA"):
-        _refuse(Found((GPU,), (13, 0)), 0)
+        refuse(Found((GPU,), (13, 0)), 0)
 
 
 def test_without_a_gpu_there_is_no_device() -> None:

@@ -82,5 +82,12 @@ def build(request: PlatformBuild) -> Platform:
 def srtkit_platform() -> PlatformDescriptor:
     """Offers `platform:fakedev`."""
     return PlatformDescriptor(
-        contract="1.0", options=Options, probe=probe, assume=assume, defaults=defaults, build=build, priority=-1
+        contract="1.1",
+        options=Options,
+        probe=probe,
+        assume=assume,
+        defaults=defaults,
+        build=build,
+        priority=-1,
+        architectures=(ARCHITECTURE,),
     )

@@ -54,7 +54,7 @@ def capabilities(target: Target) -> Outcome:
     can = Harness(target).can
     unknown = sorted(can.features - FEATURES)
     expect(not unknown, f"attention/1.0 has no feature {', '.join(unknown)}", observed=unknown)
-    for name in ("lse", "dense", "advance", "move_slots", "prefix_groups", "batch_invariant"):
+    for name in ("lse", "dense", "advance", "move_slots", "prefix_groups", "store_rotated", "batch_invariant"):
         answer = vars(can)[name]
         expect(isinstance(answer, Yes | No), f"{name} is {answer!r}, neither YES nor No(reason)")
         expect(bool(answer) or bool(answer.reason), f"{name} is a no without a reason")
@@ -171,6 +171,7 @@ def parts(target: Target) -> Outcome:
         ("dense", harness.can.dense, found.dense),
         ("advance", harness.can.advance, found.advance),
         ("move_slots", harness.can.move_slots, found.mover),
+        ("store_rotated", harness.can.store_rotated, found.rotated),
     ):
         expect(bool(answer) == (part is not None), f"{name} is declared {answer} and parts() has {part!r}")
     expect(backend.parts() == found, "parts() changes")

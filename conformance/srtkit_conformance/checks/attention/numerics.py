@@ -260,7 +260,7 @@ def _case(harness: Harness, drawn: dict[str, Any]) -> tuple[bool, Case]:
 
 def _expect_layout(harness: Harness, case: Case) -> None:
     """A pair may be declined; what is declared goes with something. Raises `Failed` for a `kv_dtype` that does not."""
-    pairs = [replace(case, dtype=dtype) for dtype in harness.dtypes]
+    pairs = [replace(case, dtype=dtype, mla=mla) for dtype in harness.dtypes for mla in {case.mla, None}]
     expect(
         any(harness.layouts(one.spec, one.page) for one in pairs),
         f"declares kv_dtype {case.spec.kv_dtype} and offers no layout for it, whatever is computed in",

@@ -1,4 +1,4 @@
-"""The optional calls: dense attention, gather, merge, moving slots, advance. Declared and right, or absent."""
+"""The optional calls: dense attention, gather, merge, moving slots, advance, rotating store. Right, or absent."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srtkit.spec.attention import DenseAttention
+from srtkit.spec.attention import DenseAttention, RotatedStore
 from srtkit.spec.capabilities import No
 from srtkit.spec.layers import DTYPES
 from srtkit_conformance.check import Failed, Outcome, Refused, check, expect
-from srtkit_conformance.kits.attention.case import rows_of
+from srtkit_conformance.kits.attention.case import Case, rows_of
 from srtkit_conformance.kits.attention.content import Content
 from srtkit_conformance.kits.attention.gold import attend_row, visible
 from srtkit_conformance.kits.attention.harness import Harness, Rig
 from srtkit_conformance.kits.attention.step import Step
 from srtkit_conformance.kits.numeric.gates import Margins, Truth, relative
 from srtkit_conformance.kits.numeric.pool import bytes_of
+from srtkit_conformance.kits.ops import gold
+from srtkit_conformance.kits.ops.cases import Case as OpCase
 from srtkit_conformance.kits.threads import one_thread
 from srtkit_conformance.target import Target
 
@@ -352,3 +354,58 @@ def advance(target: Target) -> Outcome:
         step.store()
         step.attend().check(margins)
     return margins.figures()
+
+
+@check(
+    "attention.parts.store_rotated",
+    level=1,
+    clause="attention/1.1: store_rotated: the operator rope on q and k, or norm_rope, then store",
+    explain="K is stored as it came, the norms are left out, the halves are those of the head and not of what is "
+    "rotated, or what stands behind them is lost.",
+)
+@torch.inference_mode()
+def store_rotated(target: Target) -> Outcome:
+    """Whole heads normed and rotated, and parts of heads rotated, beside the same rotated first and stored then."""
+    harness = Harness(target)
+    rows = rows_of((harness.page + 3, 1), (2, 1), (0, harness.page + 2))
+    kv_dtypes = ["", *sorted(name for name in harness.can.kv_dtypes if name.startswith("float8"))]
+    cases = [harness.case(rows, dtype=dtype, leading=2, padding=1, fused=True) for dtype in harness.dtypes]
+    cases += [harness.case(rows, leading=2, kv_dtype=kv_dtype) for kv_dtype in kv_dtypes[1:]]
+    worst = 0.0
+    for case in cases:
+        rig = harness.rig(case)
+        part = rig.backend.parts().rotated
+        if isinstance(harness.can.store_rotated, No):
+            return _absent(rig, harness.can.store_rotated, part)
+        if part is None:
+            raise Failed("store_rotated is declared and parts().rotated is None")
+        size = case.head_dim
+        for op in (OpCase("norm_rope", case.dtype, {"head_dim": size}), _part_of_head(case)):
+            worst = max(worst, _rotated_alike(rig, case, op, part))
+    return {"cases": 2 * len(cases), "worst": round(worst, 3)}
+
+
+def _part_of_head(case: Case) -> OpCase:
+    return OpCase("rope", case.dtype, {"head_dim": case.head_dim, "rotary": case.head_dim // 4 * 2})
+
+
+def _rotated_alike(rig: Rig, case: Case, op: OpCase, part: RotatedStore) -> float:
+    """The largest error of q as a share of what is allowed; raises `Failed` for it, and for other planes."""
+    once, apart = Step(rig, case), Step(rig, case)
+    device, dtype = rig.harness.device, DTYPES[case.dtype]
+    given = gold.draw(op, len(once.q), rig.harness.target.rng(f"{case} {op.op}"))
+    given |= {"q": once.q.cpu(), "k": once.new[0].cpu()}
+    wanted = gold.expected(op, given)
+    there = {name: tensor.to(device) for name, tensor in given.items()}
+    norms = (there["q_weight"], there["k_weight"], gold.EPS) if op.op == "norm_rope" else None
+    once.fill()
+    part.store_rotated(once.plan, once.layer, (once.q, *once.new), (there["cos"], there["sin"]), norms)
+    apart.new = wanted["k"].value.to(dtype).to(device), apart.new[1]
+    apart.fill()
+    apart.store()
+    nearly = 2 * torch.finfo(dtype).eps * float(wanted["k"].rounded.max())
+    for name, plane in once.layer.planes.items():
+        found, right = (one.float().cpu() for one in (plane, apart.layer.planes[name]))
+        close = torch.isclose(found, right, rtol=2 * torch.finfo(plane.dtype).eps, atol=nearly, equal_nan=True)
+        expect(bool(close.all()), f"{op.op} and store: the plane {name} is not as if done apart, in {case}")
+    return gold.compare(once.q, wanted["q"], case.dtype, f"{op.op} and store: q in {case}")

@@ -17,7 +17,7 @@ LENGTH = 11
 @check(
     "models.logit_rows",
     level=1,
-    clause="models/1.0: logits float32 [N, vocab] of the wanted tokens; hidden [T, H]",
+    clause="models/1.0: logits [N, vocab] of the wanted tokens; hidden [T, H]",
     explain="Logits of all tokens are given, those of the last ones only, or sorted; or N = 0 is not served: a step "
     "whose chunks end no prompt wants none.",
 )

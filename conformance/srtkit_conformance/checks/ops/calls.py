@@ -15,7 +15,12 @@ from srtkit_conformance.kits.ops.gold import Arguments, draw
 from srtkit_conformance.target import Target
 
 MANY = 130
-FLOWING = {"rms_norm": "x", "add_rms_norm": "x", "silu_mul": "gate_up", "rope": "q", "norm_rope": "q", "linear": "x"}
+FLOWING = {
+    **dict.fromkeys(("rms_norm", "add_rms_norm", "linear"), "x"),
+    **dict.fromkeys(("rope", "norm_rope"), "q"),
+    **dict.fromkeys(("argmax", "sample"), "logits"),
+    "silu_mul": "gate_up",
+}
 """The argument that holds the tokens' values."""
 
 

@@ -11,6 +11,7 @@ from srtkit_conformance.check import Outcome, check, expect
 from srtkit_conformance.kits.ops.bench import Bench, check_results, opened
 from srtkit_conformance.kits.ops.cases import SIZES, Case, any_case
 from srtkit_conformance.kits.ops.gold import EPS, HEADS, Arguments, draw
+from srtkit_conformance.kits.ops.tokens import EVERY, parameters
 from srtkit_conformance.target import Target
 
 ROWS = (1, 2, 33)
@@ -98,6 +99,69 @@ def rope(target: Target) -> Outcome:
 )
 def norm_rope(target: Target) -> Outcome:
     return _values(target, "norm_rope", NORMS)
+
+
+@check(
+    "ops.argmax",
+    level=1,
+    clause="ops/1.2: argmax (logits [N, V]) -> int32 [N]; the smallest index of a row's maximum; NaN is above all",
+    explain="Of equal logits the last wins, or the one that some thread came to first; zeros of both signs differ; a "
+    "comparison with NaN is false; the tail of an odd vocabulary is lost.",
+)
+def argmax(target: Target) -> Outcome:
+    rng = target.rng("argmax")
+    with opened(target) as bench:
+        cases = bench.cases("argmax")
+        for case in cases:
+            bound, vocab = bench.bind(case), case.sizes["vocab"]
+            for rows in (1, 12):
+                given = draw(case, rows, rng, gain=3.0)
+                for row, special in enumerate(_specials(vocab)[:rows]):
+                    given["logits"][row, list(special)] = torch.tensor(
+                        list(special.values()), dtype=given["logits"].dtype
+                    )
+                bench.check(bound, case, given)
+        return {"cases": len(cases)} if cases else bench.nothing(["argmax"])
+
+
+def _specials(vocab: int) -> list[dict[int, float]]:
+    """By row, values at ids: equal ones, infinite ones, NaN."""
+    last, inf, nan = vocab - 1, float("inf"), float("nan")
+    return [
+        {last: 50.0},
+        {0: 50.0, last: 50.0},
+        {vocab // 2: 50.0, last: 50.0},
+        {1: inf, last: inf},
+        {2: nan, last: inf},
+        {last: nan},
+        {3: nan, last: nan},
+        dict.fromkeys(range(vocab), -inf),
+        {**dict.fromkeys(range(vocab), -1.0), 1: -0.0, last: 0.0},
+    ]
+
+
+@check(
+    "ops.sample",
+    level=1,
+    clause="ops/1.2: sample: the token at which the sum of weights exceeds u of all, of what the filters keep",
+    explain="u is of another generator or of the row's place, ranks and ids are mixed up, top-p is taken of all "
+    "and not of the top-k, min-p of the sum and not of the largest, or a temperature of 0 divides.",
+)
+def sample(target: Target) -> Outcome:
+    rng = target.rng("sample")
+    with opened(target) as bench:
+        cases = bench.cases("sample")
+        for case in cases:
+            given = draw(case, len(EVERY), rng, gain=2.0) | parameters(len(EVERY), rng, EVERY)
+            there = bench.there(given)
+            bound = bench.bind(case)
+            found = bench.call(bound, case, there)
+            check_results(found, case, given)
+            turned = {name: tensor.flip(0) for name, tensor in there.items()}
+            again = bench.call(bound, case, turned)["out"].flip(0)
+            same = torch.equal(again, found["out"])
+            expect(same, "a row draws another token at another place of the batch", observed=case.dtype)
+        return {"cases": len(cases)} if cases else bench.nothing(["sample"])
 
 
 def _laid_out(there: Arguments, form: str) -> tuple[Arguments, list[torch.Tensor]]:

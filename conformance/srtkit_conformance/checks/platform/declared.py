@@ -19,6 +19,7 @@ from srtkit_conformance.target import Target
 
 NOT_HERE = "the device is not here, and the table knows none of the usual architectures"
 UNKNOWN = ("no such architecture", "", "sm_0")
+VERDICTS = ("ok", "warn", "fail")
 
 
 @check(
@@ -72,6 +73,37 @@ def assume(target: Target) -> Outcome:
         return Informational(f"the table does not know {here.architecture}, the device that is here")
     _is(table, here.platform, here.architecture)
     return None
+
+
+@check(
+    "platform.architectures",
+    level=0,
+    clause="platform/1.1: architectures: names that assume knows, for messages",
+    explain="A message offers a name that --assume then does not take.",
+)
+def architectures(target: Target) -> Outcome:
+    names = target.descriptor.architectures
+    for name in names:
+        table = target.descriptor.assume(name)
+        expect(table is not None, "assume does not know an architecture that is offered", observed=name)
+        _is(table, target.facts.platform, name)
+    return {"architectures": len(names)} if names else Informational("it offers none")
+
+
+@check(
+    "platform.examine",
+    level=0,
+    clause="platform/1.1: examine(environment): what srt doctor says of this machine; never raises",
+    explain="Variables may be missing or nonsense. A verdict is ok, warn or fail; subject and detail are a line each.",
+)
+def examine(target: Target) -> Outcome:
+    nonsense = dict.fromkeys(("PATH", "HOME", *(f"{name}_VISIBLE_DEVICES" for name in ("CUDA", "HIP", "ROCR"))), "-1,x")
+    findings = [one for environment in ({}, nonsense) for one in target.descriptor.examine(environment)]
+    for one in findings:
+        expect(one.verdict in VERDICTS, "a verdict of no known word", observed=one.verdict, limit=VERDICTS)
+        lines = (one.subject.splitlines(), one.detail.splitlines())
+        expect(all(len(text) == 1 for text in lines), "subject or detail is not one line", observed=one)
+    return {"findings": len(findings)} if findings else Informational("it looks at nothing")
 
 
 @check(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from srtkit.spec.capabilities import No
 from srtkit.spec.kv import FULL
-from srtkit.spec.tiers import TieredCache
 from srtkit_conformance.check import Informational, Outcome, check, expect
 from srtkit_conformance.kits.prefix_cache.prompts import letters, numbered
 from srtkit_conformance.kits.prefix_cache.setup import declared, new_cache, page_of
@@ -59,7 +58,7 @@ def failed_load(target: Target) -> Outcome:
     lease = caller.match(first)
     n = lease.pending // page
     expect(n > 0, "nothing is pending after an eviction")
-    lease = caller.tiers.load(lease, caller.rubbish(n))
+    lease = caller.cache.load(lease, caller.rubbish(n))
     caller.run(lambda one: one.direction == "in")
     lengths = caller.cache.peek([first.key, longer.key])
     expect(lengths == [0, 0], "a prefix is found whose load has failed", observed=lengths)
@@ -72,7 +71,6 @@ def _caller(target: Target) -> TieredCaller | Informational:
     can = declared(target).tiers
     if isinstance(can, No):
         return Informational(f"declares no tiers: {can.reason}")
-    cache = new_cache(target, page_of(target), [FULL])
-    if not isinstance(cache, TieredCache):
-        return Informational("it never loads: its cache is no TieredCache")
-    return TieredCaller(cache, page_of(target), [FULL], 20)
+    if target.descriptor.mover is None:
+        return Informational("it never loads: its descriptor names nobody who moves bytes")
+    return TieredCaller(new_cache(target, page_of(target), [FULL]), page_of(target), [FULL], 20)

@@ -1,1 +1,1 @@
-"""What the checks of operators share: cases (cases.py), arguments and float64 results (gold.py), calling (bench.py)."""
+"""What the checks of operators share: cases (cases.py), arguments and right results (gold, tokens), calling (bench)."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from srtkit.spec.layers import DTYPES
 from srtkit_conformance.check import Failed
+from srtkit_conformance.kits.ops import tokens
 from srtkit_conformance.kits.ops.cases import Case
 from srtkit_conformance.kits.threads import one_thread
 
@@ -63,6 +65,10 @@ def draw(case: Case, rows: int, rng: np.random.Generator, gain: float = 1.0) -> 
             tables = (torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1))
             weights = {"q_weight": normal(size), "k_weight": normal(size)} if case.op == "norm_rope" else {}
             return {"q": q, "k": k, **weights, "cos": tables[0].to(q.dtype), "sin": tables[1].to(q.dtype)}
+        case "argmax":
+            return {"logits": normal(rows, sizes["vocab"], scale=gain)}
+        case "sample":
+            return {"logits": normal(rows, sizes["vocab"], scale=gain)} | tokens.parameters(rows, rng, tokens.KINDS)
         case "linear":
             weight = normal(sizes["out"], sizes["in"], scale=sizes["in"] ** -0.5)
             return {"x": normal(rows, sizes["in"], scale=gain), "weight": weight, "bias": normal(sizes["out"])}
@@ -70,8 +76,8 @@ def draw(case: Case, rows: int, rng: np.random.Generator, gain: float = 1.0) -> 
 
 
 @one_thread()
-def expected(case: Case, given: Arguments, eps: float = EPS) -> dict[str, Expected]:
-    """Results by name: "out", or the arguments that the operator mutates."""
+def expected(case: Case, given: Arguments, eps: float = EPS) -> dict[str, Any]:
+    """Results by name, "out" or the arguments that the operator mutates: `Expected`, or `tokens.Chosen`."""
     return _FORMULAS[case.op](given, eps)
 
 
@@ -128,19 +134,23 @@ def _linear(given: Arguments, eps: float) -> dict[str, Expected]:
     return {"out": Expected(product + bias, product.abs() + bias.abs(), size + bias.abs())}
 
 
-_FORMULAS: dict[str, Callable[[Arguments, float], dict[str, Expected]]] = {
+_FORMULAS: dict[str, Callable[[Arguments, float], dict[str, Any]]] = {
     "rms_norm": _rms_norm,
     "add_rms_norm": _add_rms_norm,
     "silu_mul": _silu_mul,
     "rope": _rope,
     "norm_rope": _norm_rope,
+    "argmax": lambda given, eps: {"out": tokens.largest(given["logits"])},
+    "sample": lambda given, eps: {"out": tokens.drawable(given)},
     "linear": _linear,
 }
 
 
 @one_thread()
-def compare(found: object, wanted: Expected, dtype: str, what: str) -> float:
-    """The largest error as a share of what is allowed. Raises `Failed` above 1, and for NaN in other places."""
+def compare(found: object, wanted: Expected | tokens.Chosen, dtype: str, what: str) -> float:
+    """The largest error as a share of what is allowed. Raises `Failed` above 1, for NaN in other places, for ids."""
+    if isinstance(wanted, tokens.Chosen):
+        return tokens.compare(found, wanted, what)
     if not isinstance(found, Tensor):
         raise Failed(f"{what} is no tensor", observed=type(found).__name__)
     if found.shape != wanted.value.shape or found.dtype != DTYPES[dtype]:

@@ -25,6 +25,7 @@ def describe(descriptor: PlatformDescriptor, options: BaseModel) -> None:
     for facts in descriptor.probe(options):
         descriptor.defaults(facts)
         descriptor.assume(facts.architecture)
+    descriptor.examine({})
 
 
 def facts_of(target: Target) -> DeviceFacts:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from srtkit.spec.kv import Component
-from srtkit.spec.prefix_cache import Transfer
+from srtkit.spec.prefix_cache import PrefixCache, Transfer
 from srtkit.spec.step_plan import Ints
-from srtkit.spec.tiers import TieredCache, pack_transfers, unpack_transfers
+from srtkit.spec.tiers import pack_transfers, unpack_transfers
 from srtkit_conformance.check import expect
 from srtkit_conformance.kits.prefix_cache.caller import Caller
 from srtkit_conformance.kits.prefix_cache.prompts import Prompt
@@ -18,9 +18,8 @@ from srtkit_conformance.kits.prefix_cache.prompts import Prompt
 class TieredCaller(Caller):
     """A caller that knows what lies where: contents by component and page of the host, and by key of the store."""
 
-    def __init__(self, cache: TieredCache, page_size: int, components: Sequence[Component], total: int) -> None:
+    def __init__(self, cache: PrefixCache, page_size: int, components: Sequence[Component], total: int) -> None:
         super().__init__(cache, page_size, components, total)
-        self.tiers = cache
         self.host: dict[tuple[str, int], int] = {}
         self.storage: dict[bytes, int] = {}
         self.moved = 0
@@ -66,7 +65,7 @@ class TieredCaller(Caller):
             self.release(lease)
             return 0
         length = lease.length + n * self.page_size
-        lease = self.tiers.load(lease, self.rubbish(n))
+        lease = self.cache.load(lease, self.rubbish(n))
         expect(lease.length == length, "load returned another length", observed=lease.length, limit=length)
         self.run()
         self.check_lease(lease, prompt)

@@ -9,7 +9,7 @@ from functools import partial
 from pydantic import BaseModel
 
 from srtkit.spec.facts import DeviceFacts
-from srtkit.spec.platform import PlatformDefaults, PlatformDescriptor
+from srtkit.spec.platform import Finding, PlatformDefaults, PlatformDescriptor
 from srtkit_conformance.mutant import mutant
 
 Probe = Callable[[BaseModel], Sequence[DeviceFacts]]
@@ -72,6 +72,36 @@ boasts_of_graphs = mutant(
 def assumes_anything(descriptor: PlatformDescriptor) -> PlatformDescriptor:
     usual = descriptor.assume("x86_64")
     return replace(descriptor, assume=lambda name: descriptor.assume(name) or usual)
+
+
+@mutant(
+    "platform.offers_what_it_has_not",
+    of="cpu",
+    sentence="Offers an architecture that its table does not know.",
+    killed_by=("platform.architectures",),
+)
+def offers_what_it_has_not(descriptor: PlatformDescriptor) -> PlatformDescriptor:
+    return replace(descriptor, architectures=(*descriptor.architectures, "z80"))
+
+
+@mutant(
+    "platform.needs_a_variable",
+    of="cpu",
+    sentence="Examines the machine by a variable that need not be set.",
+    killed_by=("platform.examine",),
+)
+def needs_a_variable(descriptor: PlatformDescriptor) -> PlatformDescriptor:
+    return replace(descriptor, examine=lambda environment: [Finding("ok", "home", environment["HOME"])])
+
+
+@mutant(
+    "platform.finds_maybe",
+    of="cpu",
+    sentence="A finding has a verdict of its own.",
+    killed_by=("platform.examine",),
+)
+def finds_maybe(descriptor: PlatformDescriptor) -> PlatformDescriptor:
+    return replace(descriptor, examine=lambda environment: [Finding("maybe", "driver", "is somewhat old")])
 
 
 def _defaulting(

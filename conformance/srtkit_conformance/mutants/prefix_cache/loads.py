@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from srtkit.spec.prefix_cache import CacheKey, Evicted, Lease, PrefixCache, PrefixCacheBuild, Transfer
+from srtkit.spec.prefix_cache import Evicted, Transfer
 from srtkit.spec.step_plan import Ints
-from srtkit.spec.tiers import TieredCache
 from srtkit_conformance.mutant import mutant
 from srtkit_conformance.mutants.prefix_cache.wrapping import Wrapped, around
 
 
-class WrappedTiers(Wrapped, TieredCache):
-    """Hands every call to `inner`, a cache with tiers."""
-
-    def __init__(self, inner: PrefixCache, build: PrefixCacheBuild) -> None:
-        super().__init__(inner, build)
-        assert isinstance(inner, TieredCache)
-        self.tiers = inner
-
-    def load(self, lease: Lease, pages: Mapping[str, Ints]) -> Lease:
-        return self.tiers.load(lease, pages)
-
-    def fetch(self, key: CacheKey) -> int:
-        return self.tiers.fetch(key)
-
-    def fetching(self, ticket: int) -> bool:
-        return self.tiers.fetching(ticket)
-
-
-class LoadsBackwards(WrappedTiers):
+class LoadsBackwards(Wrapped):
     """Fills the pages of a load in the reverse order."""
 
     def transfers(self) -> list[Transfer]:
@@ -44,7 +25,7 @@ def _reversed(there: tuple[bytes, ...] | Ints) -> tuple[bytes, ...] | Ints:
     return there[::-1] if isinstance(there, tuple) else np.ascontiguousarray(there[::-1])
 
 
-class KeepsFailedLoads(WrappedTiers):
+class KeepsFailedLoads(Wrapped):
     """Takes every outcome for a good one."""
 
     def complete(self, done: Sequence[int], failed: Sequence[int]) -> Evicted:

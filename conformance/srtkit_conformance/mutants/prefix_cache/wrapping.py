@@ -75,6 +75,15 @@ class Wrapped(PrefixCache):
     def use_storage(self, wanted: bool) -> bool:
         return self.inner.use_storage(wanted)
 
+    def load(self, lease: Lease, pages: Mapping[str, Ints]) -> Lease:
+        return self.inner.load(lease, pages)
+
+    def fetch(self, key: CacheKey) -> int:
+        return self.inner.fetch(key)
+
+    def fetching(self, ticket: int) -> bool:
+        return self.inner.fetching(ticket)
+
     def close(self) -> None:
         self.inner.close()
 

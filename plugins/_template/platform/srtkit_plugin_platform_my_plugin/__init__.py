@@ -17,6 +17,7 @@ from srtkit.spec.hookspecs import hookimpl
 from srtkit.spec.platform import Platform, PlatformBuild, PlatformDefaults, PlatformDescriptor
 
 DTYPES = frozenset({"float32", "bfloat16"})
+ARCHITECTURES = ("x86_64", "aarch64")
 ASSUMED_BYTES = 16 << 30
 
 
@@ -35,7 +36,7 @@ def probe(options: BaseModel) -> Sequence[DeviceFacts]:
 
 def assume(architecture: str) -> DeviceFacts | None:
     """Facts for `srt explain --assume`, where the device itself is not there."""
-    if architecture not in ("x86_64", "aarch64"):
+    if architecture not in ARCHITECTURES:
         return None
     return DeviceFacts("my-plugin", f"assumed {architecture}", architecture, 1, ASSUMED_BYTES, DTYPES)
 
@@ -58,11 +59,12 @@ def build(given: PlatformBuild) -> Platform:
 def srtkit_platform() -> PlatformDescriptor:
     """Offers the platform `my-plugin`. Its priority is below the CPU's: a real device says more than 0."""
     return PlatformDescriptor(
-        contract="1.0",
+        contract="1.1",
         options=NoOptions,
         probe=probe,
         assume=assume,
         defaults=defaults,
         build=build,
         priority=-1,
+        architectures=ARCHITECTURES,
     )

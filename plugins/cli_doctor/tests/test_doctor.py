@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from srtkit.cli import doctor
-from srtkit.cli.doctor import Finding
 from srtkit.plugins.registry import discover
+from srtkit.spec.platform import Finding
+from srtkit_plugin_cli_doctor import findings as doctor
 from tests.cli.conftest import Result
 from tests.plugins.toys import Site
 
@@ -50,7 +50,7 @@ def test_duplicates_other_majors_and_broken_metadata_are_reported(site: Site) ->
 
 DOCTOR = """
 import json, sys
-from srtkit.cli.doctor import _plugins
+from srtkit_plugin_cli_doctor.findings import _plugins
 from srtkit.plugins.registry import discover
 print(json.dumps(list(_plugins(discover([sys.argv[1]])))))
 """
@@ -66,6 +66,23 @@ def test_every_light_module_is_loaded_under_the_rules(site: Site) -> None:
     assert findings["attention:heavy"][0] == findings["attention:patches"][0] == "fail"
     assert "its light module imports torch" in findings["attention:heavy"][1]
     assert "replaced srtkit.spec.kv.negotiate" in findings["attention:patches"][1]
+
+
+def test_a_platform_says_what_it_finds_and_is_to_blame_when_it_cannot(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOY_VISIBLE_DEVICES", "7")
+    looks = """
+    from srtkit.spec.platform import Finding
+    PARTS |= dict(examine=lambda environment: [Finding("warn", "toys", environment["TOY_VISIBLE_DEVICES"])])
+    """
+    site.plugin("platform", "here", extra=looks)
+    site.plugin("platform", "raises", extra="PARTS |= dict(examine=lambda environment: [][0])")
+    findings = {subject: (verdict, detail) for verdict, subject, detail in site.answer(DOCTOR, str(site.path))}  # type: ignore[attr-defined]
+    assert findings["platform:here"] == ("ok", "loads")
+    assert findings["toys"] == ("warn", "7")
+    assert findings["platform:raises"][0] == "fail"
+    assert "raised IndexError" in findings["platform:raises"][1]
 
 
 def test_missing_libraries_are_named_with_the_set_that_brings_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,6 +103,7 @@ def test_too_little_disk_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_exit_code_says_whether_something_failed(site: Site, srt: Srt) -> None:
+    site.add("srtkit-plugin-cli-doctor", {"srtkit.cli.v1": {"doctor": "srtkit_plugin_cli_doctor"}}, {})
     done = srt("doctor")
     assert done.code == 0, done.out
     assert "python" in done.out

@@ -1,47 +1,40 @@
-"""`srt doctor`: looks for what is wrong with this installation and says what to do about it.
+"""What is wrong with this installation, and what to do about it.
 
 Imports every light module, after all else has been looked at: what a broken one replaces harms nobody then.
 """
 
-import argparse
+from __future__ import annotations
+
 import importlib.metadata
 import platform
 import resource
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
-from srtkit.cli.common import table
+from srtkit.config.prepare import rank_environment
 from srtkit.plugins.catalogue import CPU_SET
+from srtkit.plugins.loading import calling, load
 from srtkit.plugins.registry import Registry, discover
 from srtkit.spec.errors import PluginBroken, SrtError
+from srtkit.spec.platform import Finding
 
 LIBRARIES = ("srtkit-core", "torch", "pluggy", "stevedore", "pydantic", "huggingface_hub")
 OPEN_FILES = 1024
 FREE_DISK_MIB = 512
 
 
-class Finding(NamedTuple):
-    """One checked thing: `verdict` is ok, warn or fail."""
-
-    verdict: str
-    subject: str
-    detail: str
+def examine() -> Iterator[Finding]:
+    """All findings."""
+    yield from (*_versions(), *_script(), *_machine(), *_plugins(discover()))
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    """`srt doctor` has no arguments."""
-    parser.epilog = "example:\n  srt doctor\n\nIt ends with 1 when something fails; warnings do not count."
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Print all findings; 1 if one fails."""
-    findings = [*_versions(), *_script(), *_machine(), *_plugins(discover())]
-    print(table(findings))
-    return int(any(finding.verdict == "fail" for finding in findings))
+def table(findings: Sequence[Finding]) -> str:
+    """Verdicts, subjects and details in columns."""
+    wide = max(len(finding.subject) for finding in findings)
+    return "\n".join(f"{verdict:4}  {subject:{wide}}  {detail}" for verdict, subject, detail in findings)
 
 
 def _versions() -> Iterator[Finding]:
@@ -71,14 +64,18 @@ def _machine() -> Iterator[Finding]:
 
 
 def _plugins(registry: Registry) -> Iterator[Finding]:
-    """Metadata that is damaged, hidden, of another major or a duplicate; then every light module, loaded."""
-    from srtkit.plugins.loading import load
+    """Metadata that is damaged, hidden, of another major or a duplicate; then every light module, loaded.
 
+    A platform adds what it finds of its device and driver.
+    """
     yield from (Finding("warn", "metadata", fault) for fault in registry.faults)
     for kind, name in dict.fromkeys((offer.kind, offer.name) for offer in registry.offers):
         try:
-            load(registry.find(kind, name))
+            offer = registry.find(kind, name)
+            descriptor = load(offer)
             yield Finding("ok", f"{kind}:{name}", "loads")
+            with calling(offer):
+                yield from descriptor.examine(rank_environment({})) if kind == "platform" else ()
         except PluginBroken as error:
             yield Finding("fail", error.part, error.cause.splitlines()[0])
         except SrtError as error:  # not broken: nobody may want it as things are

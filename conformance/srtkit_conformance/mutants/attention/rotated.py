@@ -1,0 +1,131 @@
+"""Backends that rotate and store in one call: a legal one, and those that do it wrongly."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from srtkit.spec.attention import (
+    AttentionBackend,
+    AttentionBuild,
+    AttentionDescriptor,
+    AttentionParts,
+    AttentionPlan,
+    LayerHandle,
+    RotatedStore,
+)
+from srtkit.spec.capabilities import YES
+from srtkit_conformance.kits.models.operators import rms_norm
+from srtkit_conformance.mutant import mutant, variant
+from srtkit_conformance.mutants.attention.wrap import Wrapped, claiming, wrapped
+
+Norms = tuple[Tensor, Tensor, float] | None
+
+
+class Rotating(RotatedStore):
+    """Rotates in float32, then stores. Legal as it stands."""
+
+    def __init__(self, owner: Wrapped) -> None:
+        self.owner = owner
+
+    def store_rotated(
+        self,
+        plan: AttentionPlan,
+        layer: LayerHandle,
+        qkv: tuple[Tensor, Tensor, Tensor],
+        rotation: tuple[Tensor, Tensor],
+        norms: Norms = None,
+    ) -> None:
+        """Norm, rotation, store."""
+        q, k, v = qkv
+        if norms is not None:
+            q_weight, k_weight, eps = norms
+            q.copy_(rms_norm(q, q_weight, eps))
+            k.copy_(rms_norm(k, k_weight, eps))
+        for x in (q, k):
+            turn(x, rotation)
+        self.owner.store(plan, layer, k, v)
+
+
+def turn(x: Tensor, rotation: tuple[Tensor, Tensor]) -> None:
+    """Rotate heads in place."""
+    cos, sin = rotation
+    part = x[..., : cos.shape[-1]]
+    part.copy_(part.float() * cos.float() + part.float().roll(cos.shape[-1] // 2, -1) * sin.float())
+
+
+class StoresFirst(Rotating):
+    """What is stored is the key before its rotation."""
+
+    def store_rotated(
+        self,
+        plan: AttentionPlan,
+        layer: LayerHandle,
+        qkv: tuple[Tensor, Tensor, Tensor],
+        rotation: tuple[Tensor, Tensor],
+        norms: Norms = None,
+    ) -> None:
+        """With a copy of k."""
+        q, k, v = qkv
+        kept = k.clone()
+        super().store_rotated(plan, layer, (q, k, v), rotation, norms)
+        self.owner.store(plan, layer, kept, v)
+
+
+class WithoutNorms(Rotating):
+    """Takes the weights for a hint."""
+
+    def store_rotated(
+        self,
+        plan: AttentionPlan,
+        layer: LayerHandle,
+        qkv: tuple[Tensor, Tensor, Tensor],
+        rotation: tuple[Tensor, Tensor],
+        norms: Norms = None,
+    ) -> None:
+        """Rotation only."""
+        super().store_rotated(plan, layer, qkv, rotation)
+
+
+def _with(descriptor: AttentionDescriptor, part: type[Rotating]) -> AttentionDescriptor:
+    class WithPart(Wrapped):
+        """Has the part."""
+
+        def __init__(self, inner: AttentionBackend, build: AttentionBuild) -> None:
+            super().__init__(inner, build)
+            self._rotating = replace(super().parts(), rotated=part(self))
+
+        def parts(self) -> AttentionParts:
+            """With the part."""
+            return self._rotating
+
+    return claiming(wrapped(descriptor, WithPart), store_rotated=YES)
+
+
+@variant("rotating", of="torch", sentence="rotates and stores in one call")
+def rotating(descriptor: AttentionDescriptor) -> AttentionDescriptor:
+    """In three."""
+    return _with(descriptor, Rotating)
+
+
+@mutant(
+    "stores_unrotated",
+    of="torch",
+    sentence="store_rotated stores K as it came",
+    killed_by=("attention.parts.store_rotated",),
+)
+def stores_unrotated(descriptor: AttentionDescriptor) -> AttentionDescriptor:
+    """Positions are lost."""
+    return _with(descriptor, StoresFirst)
+
+
+@mutant(
+    "rotates_unnormed",
+    of="torch",
+    sentence="store_rotated leaves the norms out",
+    killed_by=("attention.parts.store_rotated",),
+)
+def rotates_unnormed(descriptor: AttentionDescriptor) -> AttentionDescriptor:
+    """Models without such norms work."""
+    return _with(descriptor, WithoutNorms)

@@ -1,0 +1,103 @@
+"""AMD's aiter on MI300 and MI350: the descriptor. Imports neither torch nor aiter; `build` finds the library.
+
+table.py says which of aiter's kernels takes which rows, and what none of them can do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from srtkit.spec.attention import (
+    AttentionBackend,
+    AttentionBuild,
+    AttentionCapabilities,
+    AttentionDescriptor,
+    AttentionSpec,
+)
+from srtkit.spec.capabilities import YES, No, NoOptions
+from srtkit.spec.errors import DeviceAbsent, Unsupported
+from srtkit.spec.facts import DeviceFacts
+from srtkit.spec.hookspecs import hookimpl
+from srtkit.spec.kv import KVLayout, Plane, nhd_layout
+from srtkit_plugin_attention_aiter.table import DTYPES, FP8, HEAD_DIMS, LATENT, MAX_GQA_RATIO, MAX_Q_LEN, PAGE_SIZES
+
+PART = "attention:aiter"
+INSTEAD = 'name another backend, e.g. attention.use = "triton"'
+LATENT_ROPE = "latent-rope/1"
+"""One plane [page tokens, rank + rope]: latent and rope part of a token side by side, as aiter's kernels read them."""
+
+
+def capabilities(facts: DeviceFacts) -> AttentionCapabilities:
+    """What aiter does on gfx942 and gfx950. Raises `Unsupported` for any other device."""
+    if facts.platform != "rocm" or facts.architecture not in FP8:
+        here = f"{facts.name} is {facts.platform} {facts.architecture}"
+        raise Unsupported(PART, f"its kernels are for AMD's {' and '.join(FP8)}, and {here}", INSTEAD)
+    return declared(facts.architecture, DTYPES & facts.dtypes)
+
+
+def declared(architecture: str, dtypes: frozenset[str] = DTYPES) -> AttentionCapabilities:
+    """The capabilities on an architecture of the table. Lengths are read on the device: steps may be recorded."""
+    return AttentionCapabilities(
+        dtypes=dtypes,
+        kv_dtypes=DTYPES | {FP8[architecture]},
+        head_dims=HEAD_DIMS | {sum(LATENT)},
+        page_sizes=PAGE_SIZES,
+        features=frozenset({"window", "soft_cap", "sinks", "tree_mask", "mla", "fp8_kv"}),
+        max_gqa_ratio=MAX_GQA_RATIO,
+        host_lengths="upper",
+        capture="uniform",
+        max_q_len_decode=MAX_Q_LEN,
+        lse=No("aiter's decode kernels give none"),
+        dense=YES,
+        advance=YES,
+        move_slots=YES,
+        prefix_groups=No("reads a shared prefix once for each row"),
+        batch_invariant=No("into how many parts a row's keys are cut depends on the batch"),
+    )
+
+
+def kv_layouts(spec: AttentionSpec, page_size: int, facts: DeviceFacts) -> Sequence[KVLayout]:
+    """`nhd/1` of adjacent pages, in the dtype of the computation or the device's fp8; for MLA a layout of its own.
+
+    None for fp8 with MLA: no kernel of aiter's reads prompts from such pages without another rounding.
+    """
+    fp8 = FP8.get(facts.architecture)
+    if page_size not in PAGE_SIZES or spec.kv_dtype not in (spec.dtype, fp8):
+        return ()
+    nhd = nhd_layout(page_size, spec.kv_heads, spec.head_dim, spec.v_head_dim, spec.kv_dtype)
+    if spec.mla is None:
+        if spec.head_dim not in HEAD_DIMS or spec.v_head_dim != spec.head_dim:
+            return ()
+        return (KVLayout(nhd.name, page_size, nhd.planes, nhd.kernel_pages),)
+    if spec.kv_dtype == fp8 or (spec.mla.rank, spec.mla.rope) != LATENT:
+        return ()
+    plane = Plane("latent_rope", (page_size, sum(LATENT)), spec.kv_dtype)
+    return (KVLayout(LATENT_ROPE, page_size, (plane,), nhd.kernel_pages),)
+
+
+def build(build: AttentionBuild) -> AttentionBackend:
+    """The backend of one layer group.
+
+    Raises `Unsupported` for a spec it does not cover, `DeviceAbsent` without ROCm, aiter or a GPU of the table.
+    """
+    from srtkit_plugin_attention_aiter import library
+
+    found = library.find()
+    architecture = library.architecture(build.platform.device(build.device_index))
+    if architecture not in FP8:
+        raise DeviceAbsent(PART, f"this GPU is {architecture}, and the kernels are for {' and '.join(FP8)}", INSTEAD)
+    if build.group.spec.mla is not None:
+        from srtkit_plugin_attention_aiter.mla import MlaAttention
+
+        return MlaAttention(build, found, architecture)
+    from srtkit_plugin_attention_aiter.mha import MhaAttention
+
+    return MhaAttention(build, found, architecture)
+
+
+@hookimpl
+def srtkit_attention() -> AttentionDescriptor:
+    """Offers `attention:aiter`."""
+    return AttentionDescriptor(
+        contract="1.0", options=NoOptions, capabilities=capabilities, kv_layouts=kv_layouts, build=build
+    )

@@ -1,0 +1,273 @@
+"""Layers with keys and values: prompts by batch prefill, decode by ragged paged attention, all else by Triton kernels.
+
+table.py says which. What a call of leading rows is given by the host depends on numbers of rows and on the run's
+limits only, so a recorded one stays right under every later fill.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from srtkit.spec.attention import (
+    AttentionBackend,
+    AttentionBuild,
+    AttentionParts,
+    AttentionPlan,
+    Batch,
+    GroupView,
+    LayerHandle,
+    PlanAdvance,
+    Rows,
+)
+from srtkit.spec.errors import Unsupported
+from srtkit.spec.facts import Limits
+from srtkit_plugin_attention_aiter import PART
+from srtkit_plugin_attention_aiter.dense import AiterDense
+from srtkit_plugin_attention_aiter.indices import LIST_PAD, TABLE_PAD, list_units, tabulate, tabulate_drafts
+from srtkit_plugin_attention_aiter.library import Library
+from srtkit_plugin_attention_aiter.step import (
+    AiterPlan,
+    Call,
+    as_units,
+    extend,
+    last_dense,
+    list_shapes,
+    refuse,
+    slots_of,
+    table_shapes,
+)
+from srtkit_plugin_attention_aiter.table import DECODE_PART, DECODE_UNIT, PREFILL_BYTES, routes
+from srtkit_plugin_attention_triton.slots import PlaneMover, store
+
+SMALLEST_TILE = 16
+"""Keys that a matrix product of `unified_attention` needs."""
+
+
+class MhaAttention(AttentionBackend):
+    """Paged attention of one layer group of keys and values."""
+
+    def __init__(self, build: AttentionBuild, library: Library, architecture: str) -> None:
+        refuse(build, library, architecture)
+        self._spec = spec = build.group.spec
+        self._library = library
+        self._platform = platform = build.platform
+        self._routes = routes(spec)
+        self._page = page = build.layout.page_tokens
+        self._unit = min(page, DECODE_UNIT)
+        self._longest = build.limits.max_context
+        self._parts_of_row = -(-build.limits.max_pages * page // DECODE_PART)
+        # Partial results last for one call, and calls follow each other in one stream: all plans share their room.
+        size = build.limits.max_rows * spec.q_heads * self._parts_of_row * (2 * spec.head_dim + 8)
+        decode = self._routes.one == "decode"
+        self._workspace = platform.allocate("workspace", (size if decode else 0,), torch.uint8)
+        self._one = platform.allocate("workspace", (1,), torch.float32).fill_(1)
+        self._parts = AttentionParts(AiterDense(spec, library), MhaAdvance(self), PlaneMover())
+
+    def new_plan(self, limits: Limits) -> AiterPlan:
+        """Buffers for the page table, and for a list of pages where ragged attention decodes. Raises `OutOfMemory`."""
+        shapes = table_shapes(limits.max_rows, limits.max_pages)
+        if self._routes.one == "decode":
+            shapes |= list_shapes(limits.max_rows, limits.max_pages * (self._page // self._unit))
+        return AiterPlan(self._platform, limits, **shapes)
+
+    def fill(self, plan: AttentionPlan, batch: Batch, view: GroupView) -> None:
+        """Lay out the step's calls. Raises `Unsupported` for features but a tree mask, and for longer leading rows."""
+        assert isinstance(plan, AiterPlan)
+        width = plan.take(batch, view)
+        self.lay_out(plan, width, int(batch.host_context[batch.leading :].sum()))
+
+    def lay_out(self, plan: AiterPlan, width: int, keys: int) -> None:
+        """Decide the calls, and look up on the device where their keys stand.
+
+        Rows that are not leading have at most `width` pages, and `keys` keys together.
+        """
+        plan.divide(self._routes, width)
+        for call in plan.calls(Rows.ALL):
+            if call.kernel == "decode":
+                call.lists = plan.lists(len(call.rows))
+                list_units(call.rows, *call.lists, unit=self._unit)
+            elif call.kernel in ("unified", "prefill"):
+                first = 0 if call is plan.leading else plan.step[0].leading
+                part = slice(first, first + len(call.rows))
+                columns = call.rows.units(self._page) + TABLE_PAD
+                call.table = plan.buffers["table"][part, :columns], plan.buffers["lengths"][part]
+                tabulate(call.rows, *call.table, unit=self._page, window=self._spec.window)
+            if call.kernel == "prefill":  # never recorded, so its list may be anywhere
+                sizes = len(call.rows) + 1, keys + LIST_PAD, len(call.rows)
+                ints = {"dtype": torch.int32, "device": call.slots.device}
+                lists = [torch.empty(size, **ints) for size in sizes]  # type: ignore[call-overload]
+                call.lists = lists[0], lists[1], lists[2]
+                list_units(call.rows, *call.lists, unit=1)
+
+    def store(self, plan: AttentionPlan, layer: LayerHandle, k: Tensor, v: Tensor) -> None:
+        """Copy k and v to the step's slots, in one launch."""
+        assert isinstance(plan, AiterPlan)
+        store(layer, plan.step[1].slot_mapping, (k, v))
+
+    def attend(
+        self,
+        plan: AttentionPlan,
+        layer: LayerHandle,
+        q: Tensor,
+        out: Tensor,
+        *,
+        rows: Rows = Rows.ALL,
+        fresh: tuple[Tensor, Tensor] | None = None,
+        lse: Tensor | None = None,
+    ) -> None:
+        """As the contract says. Reads what is stored, never `fresh`. Raises `Unsupported` if `lse` is asked for."""
+        assert isinstance(plan, AiterPlan)
+        if lse is not None:
+            raise Unsupported(PART, "gives no log-sum-exp: aiter's decode kernels have none")
+        for call in plan.calls(rows):
+            part = slice(call.begin, call.end)
+            self._attend(call, layer, last_dense(q[part]), out[part])
+
+    def parts(self) -> AttentionParts:
+        """Dense attention, advance and the slot mover."""
+        return self._parts
+
+    def close(self) -> None:
+        """Free the room for partial results."""
+        self._workspace = torch.empty(0)
+
+    def _attend(self, call: Call, layer: LayerHandle, q: Tensor, out: Tensor) -> None:
+        """Call the kernel: q, out of the call's tokens. Scales by KV head go into q and out: kernels take one."""
+        spec = self._spec
+        k_scale, v_scale = self._scale(layer, "k"), self._scale(layer, "v")
+        if k_scale.numel() > 1:
+            q, k_scale = torch.mul(q, _by_head(k_scale, spec.q_heads), out=torch.empty_like(q)), self._one
+        v_heads = v_scale if v_scale.numel() > 1 else None
+        scales = k_scale, self._one if v_heads is not None else v_scale
+        if call.kernel == "decode":
+            self._decode(call, layer, q, out, scales)
+        elif call.kernel == "prefill" and layer.planes["k"].nbytes <= PREFILL_BYTES:
+            self._prefill(call, layer, q, out)
+        elif call.kernel == "extend":
+            planes = slots_of(layer, "k"), slots_of(layer, "v")
+            extend(self._library, call, planes, q, out, sm_scale=spec.scale, logit_cap=spec.soft_cap)
+        elif call.kernel == "drafts":
+            self._drafts(call, layer, q, out, scales)
+        else:
+            assert call.table is not None
+            self._unified((call.rows.cu_q, *call.table, call.q_len), layer, q, out, scales, self._page)
+        if v_heads is not None:
+            out.mul_(_by_head(v_heads, spec.q_heads))
+
+    def _decode(self, call: Call, layer: LayerHandle, q: Tensor, out: Tensor, scales: tuple[Tensor, Tensor]) -> None:
+        """One query a row, over pages of at most 16 tokens."""
+        assert call.lists is not None
+        indptr, indices, last = call.lists
+        self._library.decode(
+            out=out,
+            workspace_buffer=self._workspace,
+            query=q if q.stride(1) == q.shape[2] else q.contiguous(),
+            key_cache=as_units(layer.planes["k"], self._unit),
+            value_cache=as_units(layer.planes["v"], self._unit),
+            scale=self._spec.scale,
+            kv_indptr=indptr,
+            kv_page_indices=indices,
+            kv_last_page_lens=last,
+            block_size=self._unit,
+            max_num_partitions=self._parts_of_row,
+            alibi_slopes=None,
+            kv_cache_dtype="auto" if self._spec.kv_dtype == self._spec.dtype else "fp8_e4m3",
+            kv_cache_layout="NHD",
+            logits_soft_cap=self._spec.soft_cap,
+            k_scale=scales[0].view(1),
+            v_scale=scales[1].view(1),
+        )
+
+    def _prefill(self, call: Call, layer: LayerHandle, q: Tensor, out: Tensor) -> None:
+        """Rows of any length, over slots."""
+        assert call.lists is not None
+        indptr, indices, _ = call.lists
+        self._library.prefill(
+            q=q,
+            k=slots_of(layer, "k"),
+            v=slots_of(layer, "v"),
+            cu_seqlens_q=call.rows.cu_q,
+            kv_indptr=indptr,
+            kv_page_indices=indices,
+            max_seqlen_q=call.q_len,
+            max_seqlen_k=call.rows.units(1),
+            softmax_scale=self._spec.scale,
+            logits_soft_cap=self._spec.soft_cap,
+            causal=True,
+            out=out,
+        )
+
+    def _drafts(self, call: Call, layer: LayerHandle, q: Tensor, out: Tensor, scales: tuple[Tensor, Tensor]) -> None:
+        """Each draft of a tree as a row of one query, which sees the slots that are listed for it."""
+        assert call.bits is not None
+        drafts, device = call.end - call.begin, q.device
+        table = torch.empty(drafts, call.rows.units(1) + TABLE_PAD, dtype=torch.int32, device=device)
+        lengths = torch.empty(drafts, dtype=torch.int64, device=device)
+        tabulate_drafts(call.rows, call.bits.contiguous(), table, lengths, window=self._spec.window)
+        cu_q = torch.arange(drafts + 1, dtype=torch.int32, device=device)
+        self._unified((cu_q, table, lengths, 1), layer, q, out, scales, 1)
+
+    def _unified(
+        self,
+        rows: tuple[Tensor, Tensor, Tensor, int],
+        layer: LayerHandle,
+        q: Tensor,
+        out: Tensor,
+        scales: tuple[Tensor, Tensor],
+        unit: int,
+    ) -> None:
+        """`rows`: offsets of queries, table, lengths, longest query. Lengths of 64 bits: so it computes offsets in 64.
+
+        Its kernels for decode and for long keys have tiles no longer than a unit, which is too short for units of one
+        token. With a window its other kernel runs: one as long as the longest row is none.
+        """
+        cu_q, table, lengths, q_len = rows
+        spec, short = self._spec, unit < SMALLEST_TILE
+        window = spec.window - 1 if spec.window else self._longest if short else -1
+        fp8 = spec.kv_dtype != spec.dtype
+        assert (layer.sinks is not None) == spec.sinks, "the layer came without its sinks"
+        self._library.unified(
+            q=q,
+            k=as_units(layer.planes["k"], unit),
+            v=as_units(layer.planes["v"], unit),
+            out=out,
+            cu_seqlens_q=cu_q,
+            max_seqlen_q=max(q_len, 2) if short else q_len,
+            seqused_k=lengths,
+            max_seqlen_k=(table.shape[1] - TABLE_PAD) * unit,
+            softmax_scale=spec.scale,
+            causal=True,
+            window_size=(window, 0 if window >= 0 else -1),
+            block_table=table,
+            softcap=spec.soft_cap,
+            q_descale=None,
+            k_descale=scales[0] if fp8 else None,
+            v_descale=scales[1] if fp8 else None,
+            sinks=layer.sinks,
+        )
+
+    def _scale(self, layer: LayerHandle, name: str) -> Tensor:
+        """What stored entries are multiplied by: float32 [1] or [KV heads]."""
+        if layer.scales is None or self._spec.kv_dtype == self._spec.dtype:
+            return self._one
+        return layer.scales.get(name, self._one)
+
+
+class MhaAdvance(PlanAdvance):
+    """Looks up the step's keys anew."""
+
+    def __init__(self, backend: MhaAttention) -> None:
+        self._backend = backend
+
+    def advance(self, plan: AttentionPlan) -> None:
+        """Lists and tables follow the device's lengths, of which the host knows no bound but the table's."""
+        assert isinstance(plan, AiterPlan)
+        batch, view = plan.step
+        width = view.page_table.shape[1]
+        self._backend.lay_out(plan, width, (batch.rows - batch.leading) * width * view.page_tokens)
+
+
+def _by_head(scale: Tensor, q_heads: int) -> Tensor:
+    """[KV heads] → [query heads, 1]."""
+    return scale.repeat_interleave(q_heads // len(scale), output_size=q_heads)[:, None]

@@ -1,0 +1,201 @@
+"""Layers with latents, in absorbed form: decode by `mla_decode_fwd` in persistent mode, all else by the extend kernel.
+
+Prompts are better not absorbed: `attend_dense`, `gather` and `merge` are for layers that own the up-projection.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from srtkit.spec.attention import (
+    AttentionBackend,
+    AttentionBuild,
+    AttentionParts,
+    AttentionPlan,
+    Batch,
+    GroupView,
+    LayerHandle,
+    PlanAdvance,
+    Rows,
+    SlotMover,
+)
+from srtkit.spec.errors import Unsupported
+from srtkit.spec.facts import Limits
+from srtkit.spec.layers import DTYPES as TORCH_DTYPES
+from srtkit_plugin_attention_aiter import PART
+from srtkit_plugin_attention_aiter.dense import AiterDense
+from srtkit_plugin_attention_aiter.indices import list_units
+from srtkit_plugin_attention_aiter.library import Library
+from srtkit_plugin_attention_aiter.step import AiterPlan, Call, extend, last_dense, list_shapes, refuse, slots_of
+from srtkit_plugin_attention_aiter.table import MLA_HEADS, MLA_QUERIES, heads_padded, routes
+from srtkit_plugin_attention_triton.slots import PlaneMover, store
+
+WORK = ("work_meta_data", "work_indptr", "work_info_set", "reduce_indptr", "reduce_final_map", "reduce_partial_map")
+"""The kernel's plan of its work: in the order of `get_mla_metadata_info_v1`, by the names of `mla_decode_fwd`."""
+
+
+class MlaAttention(AttentionBackend):
+    """Absorbed attention over latents of one layer group."""
+
+    def __init__(self, build: AttentionBuild, library: Library, architecture: str) -> None:
+        refuse(build, library, architecture)
+        self._spec = spec = build.group.spec
+        self._library = library
+        self._platform = build.platform
+        self._routes = routes(spec)
+        self._heads = heads_padded(spec.q_heads)
+        self._queries = MLA_QUERIES if self._heads == MLA_HEADS else 1
+        self._dtype = TORCH_DTYPES[spec.dtype]
+        self._parts = AttentionParts(AiterDense(spec, library), MlaAdvance(self), LatentMover())
+
+    def new_plan(self, limits: Limits) -> AiterPlan:
+        """Buffers for the list of slots and for the kernel's plan of its work. Raises `OutOfMemory`."""
+        if self._routes.one != "mla":
+            return AiterPlan(self._platform, limits)
+        shapes = list_shapes(limits.max_rows, limits.max_pages * limits.page_size)
+        made = self._library.work_shapes(
+            batch_size=limits.max_rows,
+            max_seqlen_qo=self._queries,
+            num_head_qo=self._heads,
+            q_dtype=self._dtype,
+            kv_dtype=self._dtype,
+            is_sparse=False,
+            fast_mode=True,
+        )
+        for name, (shape, dtype) in zip(WORK, made, strict=True):
+            shapes[name] = (tuple(shape) if isinstance(shape, tuple) else (shape,), dtype)
+        return AiterPlan(self._platform, limits, **shapes)
+
+    def fill(self, plan: AttentionPlan, batch: Batch, view: GroupView) -> None:
+        """Lay out the step's calls. Raises `Unsupported` for features but a tree mask, and for longer leading rows."""
+        assert isinstance(plan, AiterPlan)
+        self.lay_out(plan, plan.take(batch, view))
+
+    def lay_out(self, plan: AiterPlan, width: int) -> None:
+        """Decide the calls, list the slots of those that `mla_decode_fwd` takes, and let it plan its work.
+
+        Rows that are not leading have at most `width` pages.
+        """
+        plan.divide(self._routes, width)
+        call = plan.leading
+        if call is None or call.kernel != "mla":
+            return
+        if call.q_len > self._queries:
+            call.kernel = "extend"
+            return
+        call.lists = plan.lists(len(call.rows))
+        list_units(call.rows, *call.lists, unit=1)
+        self._plan_work(plan, call, *call.lists)
+
+    def store(self, plan: AttentionPlan, layer: LayerHandle, k: Tensor, v: Tensor) -> None:
+        """Copy latents and rope parts to the step's slots, in one launch."""
+        assert isinstance(plan, AiterPlan)
+        store(_apart(layer), plan.step[1].slot_mapping, (k, v))
+
+    def attend(
+        self,
+        plan: AttentionPlan,
+        layer: LayerHandle,
+        q: Tensor,
+        out: Tensor,
+        *,
+        rows: Rows = Rows.ALL,
+        fresh: tuple[Tensor, Tensor] | None = None,
+        lse: Tensor | None = None,
+    ) -> None:
+        """As the contract says. Reads what is stored, never `fresh`. Raises `Unsupported` if `lse` is asked for."""
+        assert isinstance(plan, AiterPlan) and self._spec.mla is not None
+        if lse is not None:
+            raise Unsupported(PART, "gives no log-sum-exp: aiter's decode kernels have none")
+        keys = slots_of(layer, "latent_rope")[:, None]
+        for call in plan.calls(rows):
+            part = slice(call.begin, call.end)
+            if call.kernel == "mla":
+                self._decode(plan, call, keys, q[part], out[part])
+            else:
+                planes = keys, keys[..., : self._spec.mla.rank]
+                extend(self._library, call, planes, last_dense(q[part]), out[part], sm_scale=self._spec.scale)
+
+    def parts(self) -> AttentionParts:
+        """Dense attention, advance and the slot mover."""
+        return self._parts
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _plan_work(self, plan: AiterPlan, call: Call, indptr: Tensor, indices: Tensor, last: Tensor) -> None:
+        """Refill the kernel's plan of its work. Its pages have one token, whatever the pool's have (sglang #25556)."""
+        work = {name: plan.buffers[name] for name in WORK}
+        meta, info = work.pop("work_meta_data"), work.pop("work_info_set")
+        only: dict[str, object] = {"work_info": info}
+        if self._library.newer:
+            only = {"work_info_set": info, "kv_last_page_lens": last, "page_size": 1}
+            only |= {"dtype_q": self._dtype, "dtype_kv": self._dtype}
+        self._library.plan_work(
+            seqlens_qo_indptr=call.rows.cu_q,
+            seqlens_kv_indptr=indptr,
+            num_heads_per_head_k=self._heads,
+            num_heads_k=1,
+            is_causal=True,
+            work_metadata_ptrs=meta,
+            kv_granularity=16,
+            max_seqlen_qo=call.q_len,
+            uni_seqlen_qo=call.q_len,
+            fast_mode=True,
+            **work,
+            **only,
+        )
+
+    def _decode(self, plan: AiterPlan, call: Call, keys: Tensor, q: Tensor, out: Tensor) -> None:
+        """Few queries a row. Heads are filled up to a multiple of 16, which there are kernels for."""
+        assert call.lists is not None
+        indptr, indices, last = call.lists
+        tokens, heads, size = q.shape
+        into = out
+        if heads != self._heads:
+            q = torch.cat((q, q.new_zeros(tokens, self._heads - heads, size)), 1)
+            into = out.new_empty(tokens, self._heads, out.shape[2])
+        self._library.mla(
+            q=q.contiguous(),
+            kv_buffer=keys[:, None],
+            o=into,
+            qo_indptr=call.rows.cu_q,
+            kv_indptr=indptr,
+            kv_indices=indices,
+            kv_last_page_lens=last,
+            max_seqlen_q=call.q_len,
+            sm_scale=self._spec.scale,
+            # Given, so that later versions keep to the mode that the work was planned for.
+            num_kv_splits=len(plan.buffers["work_indptr"]) - 1,
+            **{name: plan.buffers[name] for name in WORK},
+        )
+        if into is not out:
+            out.copy_(into[:, :heads])
+
+
+class MlaAdvance(PlanAdvance):
+    """Lists slots and plans the work anew."""
+
+    def __init__(self, backend: MlaAttention) -> None:
+        self._backend = backend
+
+    def advance(self, plan: AttentionPlan) -> None:
+        """Both follow the device's lengths, of which the host knows no bound but the table's."""
+        assert isinstance(plan, AiterPlan)
+        self._backend.lay_out(plan, plan.step[1].page_table.shape[1])
+
+
+class LatentMover(SlotMover):
+    """Moves stored tokens."""
+
+    def move_slots(self, layer: LayerHandle, source: Tensor, target: Tensor) -> None:
+        """Copy the entries at int32 `source` [n] to `target` [n]."""
+        PlaneMover().move_slots(_apart(layer), source, target)
+
+
+def _apart(layer: LayerHandle) -> LayerHandle:
+    """The layer with latent and rope part as two planes of pages of one token, as `latent/1` names them."""
+    whole = slots_of(layer, "latent_rope")[:, None]
+    rank = whole.shape[2] * 8 // 9
+    return LayerHandle(layer.index, {"latent": whole[..., :rank], "rope": whole[..., rank:]})

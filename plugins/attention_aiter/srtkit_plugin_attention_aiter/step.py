@@ -1,0 +1,191 @@
+"""What both kinds of layers share: a plan with its buffers, the calls that a step consists of, views of planes.
+
+Leading rows are one call and the rest another. Calls no kernel of aiter's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from srtkit.spec.attention import AttentionBuild, AttentionPlan, Batch, GroupView, LayerHandle, Rows
+from srtkit.spec.errors import EngineError, Unsupported
+from srtkit.spec.facts import Limits
+from srtkit.spec.platform import Platform
+from srtkit_plugin_attention_aiter import INSTEAD, LATENT_ROPE, PART, declared
+from srtkit_plugin_attention_aiter.indices import LIST_PAD, TABLE_PAD, KvRows, list_units
+from srtkit_plugin_attention_aiter.library import Library
+from srtkit_plugin_attention_aiter.table import MAX_Q_LEN, Kernel, Routes, why_not
+from srtkit_plugin_attention_triton import refusals
+
+
+@dataclass
+class Call:
+    """Tokens [begin, end) of the step, the rows that they are, and the kernel that takes them.
+
+    `rows.cu_q` counts from `begin`; `q_len` is the longest query; `slots` int32 those of the tokens; `bits` the tree
+    mask of leading rows. `lists` (indptr, indices, last) or `table` (table, lengths) is where the kernel finds keys.
+    """
+
+    begin: int
+    end: int
+    rows: KvRows
+    kernel: Kernel
+    q_len: int
+    slots: Tensor
+    bits: Tensor | None = None
+    lists: tuple[Tensor, Tensor, Tensor] | None = None
+    table: tuple[Tensor, Tensor] | None = None
+
+
+class AiterPlan(AttentionPlan):
+    """Buffers at fixed addresses by name, and the step that `fill` put in."""
+
+    def __init__(self, platform: Platform, limits: Limits, **shapes: tuple[tuple[int, ...], torch.dtype]) -> None:
+        """`cu_rest` int32 [rows + 1], and those of `shapes`. Raises `OutOfMemory`."""
+        shapes["cu_rest"] = ((limits.max_rows + 1,), torch.int32)
+        self.buffers = {name: platform.allocate("workspace", *shape) for name, shape in shapes.items()}
+        self.batch: Batch | None = None
+        self.view: GroupView | None = None
+        self.leading: Call | None = None
+        self.rest: Call | None = None
+
+    @property
+    def step(self) -> tuple[Batch, GroupView]:
+        """What was filled in last."""
+        assert self.batch is not None and self.view is not None, "attend or store before fill"
+        return self.batch, self.view
+
+    def calls(self, rows: Rows) -> Iterator[Call]:
+        """Those that cover `rows`, in order."""
+        if self.leading is not None and rows is not Rows.REST:
+            yield self.leading
+        if self.rest is not None and rows is not Rows.LEADING:
+            yield self.rest
+
+    def take(self, batch: Batch, view: GroupView) -> int:
+        """Note a step; the pages of its longest row that is not leading, at most.
+
+        Raises `Unsupported` for features but a tree mask, and for longer leading queries.
+        """
+        if unknown := batch.features - {"tree_mask"}:
+            raise Unsupported(PART, f"does not understand the feature {', '.join(sorted(unknown))}")
+        if batch.leading and batch.q_len > MAX_Q_LEN:
+            raise Unsupported(PART, f"has at most {MAX_Q_LEN} queries in a leading row, not {batch.q_len}")
+        self.batch, self.view = batch, view
+        return -(-int(batch.host_context[batch.leading :].max(initial=1)) // view.page_tokens)
+
+    def divide(self, routes: Routes, width: int) -> None:
+        """Decide the calls; rows that are not leading have at most `width` pages."""
+        batch, view = self.step
+        n, begin = batch.leading, batch.leading * batch.q_len
+        table, page = view.page_table, view.page_tokens
+        self.leading = self.rest = None
+        if n:
+            bits = batch.tree.bits if batch.tree is not None and batch.q_len > 1 else None
+            rows = KvRows(batch.cu_q[: n + 1], batch.context[:n], table[:n], page)
+            kernel = routes.leading(batch.q_len, tree=bits is not None)
+            self.leading = Call(0, begin, rows, kernel, batch.q_len, view.slot_mapping[:begin], bits)
+        if begin < batch.tokens:
+            cu_q = torch.sub(batch.cu_q[n:], begin, out=self.buffers["cu_rest"][: batch.rows - n + 1])
+            rows = KvRows(cu_q, batch.context[n:], table[n:, :width], page)
+            longest = int(batch.host_q[n:].max())
+            self.rest = Call(begin, batch.tokens, rows, routes.rest, longest, view.slot_mapping[begin : batch.tokens])
+
+    def lists(self, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The plan's own list, for so many rows."""
+        buffers = self.buffers
+        return buffers["indptr"][: count + 1], buffers["indices"], buffers["last"][:count]
+
+    def close(self) -> None:
+        """Free the buffers."""
+        self.buffers = {}
+        self.batch = self.view = self.leading = self.rest = None
+
+
+def list_shapes(rows: int, units: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    """Buffers for the list of so many rows of at most so many units."""
+    sizes = {"indptr": rows + 1, "indices": rows * units + LIST_PAD, "last": rows}
+    return {name: ((size,), torch.int32) for name, size in sizes.items()}
+
+
+def table_shapes(rows: int, units: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    """Buffers for the table of so many rows."""
+    return {"table": ((rows, units + TABLE_PAD), torch.int32), "lengths": ((rows,), torch.int64)}
+
+
+def refuse(build: AttentionBuild, library: Library, architecture: str) -> None:
+    """Raise `Unsupported` unless spec and layout are among those declared and this version of aiter has the kernels."""
+    spec = build.group.spec
+    latent = spec.mla is not None
+    reason = why_not(spec, newer=library.newer) if latent else ""
+    if latent and build.layout.name != LATENT_ROPE:
+        reason = reason or f"reads MLA in {LATENT_ROPE} only, not in {build.layout.name}"
+    if not latent:
+        reason = refusals.why_not(PART, build, declared(architecture)) or why_not(spec, newer=library.newer)
+    if reason:
+        raise Unsupported(PART, reason, INSTEAD)
+
+
+def as_units(plane: Tensor, unit: int) -> Tensor:
+    """A plane [pages, page tokens, *entry] seen in pages of `unit` tokens. Raises `EngineError` for pages apart."""
+    if not plane.is_contiguous():
+        raise EngineError(PART, "the pages of a layer are not adjacent in memory, as its layout says they must be")
+    return plane.view(-1, unit, *plane.shape[2:])
+
+
+def slots_of(layer: LayerHandle, name: str) -> Tensor:
+    """A plane [slots, *entry]."""
+    return as_units(layer.planes[name], 1)[:, 0]
+
+
+def extend(
+    library: Library, call: Call, planes: tuple[Tensor, Tensor], q: Tensor, out: Tensor, **scores: float
+) -> None:
+    """Attend by `extend_attention_fwd`, causally or by the call's tree mask.
+
+    `planes` [slots, KV heads, size] of keys and values, q and out the call's tokens. `scores`: sm_scale, logit_cap.
+    """
+    rows, bits = call.rows, call.bits
+    count, room, ints = len(rows), rows.units(1), {"dtype": torch.int32, "device": q.device}
+    indptr = torch.empty(count + 1, **ints)  # type: ignore[call-overload]
+    # It multiplies entries with strides as they come: 64 bits for planes of more than 2 ** 31 elements.
+    indices = torch.empty(count * room + LIST_PAD, dtype=torch.int64, device=q.device)
+    list_units(rows, indptr, indices, None, unit=1, stored=True)
+    mask = mask_indptr = None
+    if bits is not None:
+        from srtkit_plugin_attention_aiter.indices import draft_masks
+
+        mask = torch.empty(count * bits.shape[1] * room, dtype=torch.uint8, device=q.device)
+        mask_indptr = torch.empty(count, dtype=torch.int64, device=q.device)
+        draft_masks(rows, bits.contiguous(), mask, mask_indptr)
+    new = [plane.index_select(0, call.slots) for plane in planes]
+    library.extend(
+        q_extend=q,
+        k_extend=new[0],
+        v_extend=new[1],
+        o_extend=out,
+        k_buffer=planes[0],
+        v_buffer=planes[1],
+        qo_indptr=rows.cu_q,
+        kv_indptr=indptr,
+        kv_indices=indices,
+        custom_mask=mask,
+        is_causal=bits is None,
+        mask_indptr=mask_indptr,
+        max_len_extend=call.q_len,
+        skip_prefix_custom_mask=True,
+        **scores,
+    )
+
+
+def last_dense(x: Tensor) -> Tensor:
+    """x with elements of the last dimension next to each other."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+Arguments = dict[str, Any]

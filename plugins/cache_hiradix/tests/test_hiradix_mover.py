@@ -1,0 +1,192 @@
+"""The mover over the fake device: pages come back wherever they lay; what fails half way is told when it has ended.
+
+And copies to storage: nothing is held while bytes move, and what was given up meanwhile is not put.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+import torch
+
+from srtkit.spec.attention import LayerHandle
+from srtkit.spec.kv_store import Blob, KVStore, Reply
+from srtkit.spec.platform import Platform, PlatformBuild
+from srtkit.spec.prefix_cache import Transfer
+from srtkit.spec.step_plan import Ints
+from srtkit.spec.tiers import MoverBuild
+from srtkit_plugin_cache_hiradix import HiradixOptions
+from srtkit_plugin_cache_hiradix.memory import Batch, Block
+from srtkit_plugin_cache_hiradix.mover import Mover
+from srtkit_plugin_platform_fakedev import srtkit_platform
+
+PAGES, LAYERS = 12, 4
+
+
+class Counting(KVStore):
+    """Keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.kept: dict[bytes, bytes] = {}
+
+    def put(self, blobs: Sequence[tuple[bytes, Blob]], seconds: float) -> Reply[bool]:
+        self.kept |= {key: bytes(content) for key, content in blobs}
+        return Reply((True,) * len(blobs))
+
+    def get(self, keys: Sequence[bytes], seconds: float) -> Reply[bytes | None]:
+        return Reply(tuple(self.kept.get(key) for key in keys))
+
+    def exists(self, keys: Sequence[bytes], seconds: float) -> Reply[bool]:
+        return Reply(tuple(key in self.kept for key in keys))
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture(name="platform")
+def platform_fixture() -> Iterator[Platform]:
+    descriptor = srtkit_platform()
+    options = descriptor.options()
+    platform = descriptor.build(PlatformBuild(descriptor.probe(options)[0], options))
+    yield platform
+    platform.close()
+
+
+def mover_of(platform: Platform, piece_kib: int, store: KVStore | None = None) -> tuple[Mover, list[LayerHandle]]:
+    """Layers whose pages have different sizes: 1 KiB and an odd 258 bytes."""
+    layers = []
+    for index in range(LAYERS):
+        shapes = {"k": (PAGES, 8, 2, 32), "v": (PAGES, 129, 1, 1)}
+        planes = {name: platform.allocate("kv", shape, torch.bfloat16) for name, shape in shapes.items()}
+        layers.append(LayerHandle(index, planes))
+    options = HiradixOptions(host_gib=PAGES * LAYERS * 1300 / 2**30, overlap="on", piece_kib=piece_kib)
+    needs = {"storage": store} if store else None
+    return Mover(MoverBuild(platform, {"full": layers}, b"", options, needs)), layers
+
+
+def fill(layers: Sequence[LayerHandle], pages: Sequence[int]) -> None:
+    """Each page of each plane with a number of its own."""
+    for layer in layers:
+        for number, plane in enumerate(layer.planes.values()):
+            for page in pages:
+                plane[page].fill_(page * 8 + layer.index * 2 + number)
+
+
+def content(layers: Sequence[LayerHandle], pages: Sequence[int]) -> list[list[float]]:
+    return [
+        [float(plane[page].float().mean().cpu()) for layer in layers for plane in layer.planes.values()]
+        for page in pages
+    ]
+
+
+def ints(*numbers: int) -> Ints:
+    return np.array(numbers, np.int32)
+
+
+@pytest.mark.parametrize("piece_kib", [1, 3, 1024])
+def test_pages_come_back_wherever_they_lay(platform: Platform, piece_kib: int) -> None:
+    mover, layers = mover_of(platform, piece_kib)
+    saved, hosted, back = ints(3, 9, 4, 1), ints(7, 2, 8, 6), ints(2, 11, 5, 10)
+    fill(layers, saved.tolist())
+    platform.current_stream().synchronize()
+    expected = content(layers, saved.tolist())
+    mover.start([Transfer(1, "full", "out", "host", saved, hosted)])
+    assert told(mover, 1) == ([1], [])
+    mover.start(
+        [
+            Transfer(2, "full", "in", "host", back[:1], hosted[:1]),
+            Transfer(3, "full", "in", "host", back[1:], hosted[1:]),
+        ]
+    )
+    for layer in range(LAYERS):
+        mover.gate(layer)
+    assert content(layers, back.tolist()) == expected
+    assert len({tuple(one) for one in expected}) == 4
+    mover.close()
+
+
+def test_a_copy_that_fails_half_way_is_told_when_what_ran_has_ended(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pages are free from then on: a copy that still ran would write into another's."""
+    mover, layers = mover_of(platform, 1)
+    whole = Block.load
+
+    def failing(self: Block, batches: Sequence[Batch], stage: torch.Tensor) -> None:
+        if self.layers[0] == 2:
+            raise RuntimeError("the copy engine has failed")
+        whole(self, batches, stage)
+
+    monkeypatch.setattr(Block, "load", failing)
+    mover.start([Transfer(1, "full", "in", "host", ints(1, 2, 3), ints(1, 2, 3))])
+    assert mover.finished() == ([], []), "it is told before the device has done anything"
+    mover.gate(3)  # a layer whose load was never launched: the step ends after what was
+    layers[0].planes["k"][1].fill_(1.0)  # a step of the next owner, on the compute stream
+    platform.current_stream().synchronize()
+    assert told(mover, 1) == ([], [1])
+    assert float(layers[0].planes["k"][1].float().mean().cpu()) == 1.0
+    mover.close()
+
+
+def told(mover: Mover, n: int) -> tuple[list[int], list[int]]:
+    """What is told once `n` outcomes are there."""
+    done: list[int] = []
+    failed: list[int] = []
+    for _ in range(10_000):
+        more = mover.finished()
+        done, failed = done + more[0], failed + more[1]
+        if len(done) + len(failed) >= n:
+            break
+        time.sleep(0.0005)
+    return sorted(done), sorted(failed)
+
+
+def test_nobody_waits_while_pages_are_read_for_storage(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Counting()
+    mover, _ = mover_of(platform, 1, store)
+    [memory] = mover._memory.values()
+    reading, go_on, read = threading.Event(), threading.Event(), memory.read
+
+    def slow(page: int) -> memoryview:
+        reading.set()
+        assert go_on.wait(10.0)
+        return read(page)
+
+    monkeypatch.setattr(memory, "read", slow)
+    keys = (b"a" * 32, b"b" * 32)
+    mover.start([Transfer(1, "full", "out", "storage", ints(1, 2), keys, needed_by=0.05)])
+    assert reading.wait(10.0)
+    time.sleep(0.06)
+    assert mover.finished() == ([], [1]), "the step loop waits for a page, or does not give up"
+    go_on.set()
+    mover.close()
+    assert store.kept == {}, "what was read after the copy was given up may be another page's"
+
+
+def test_a_page_that_is_being_filled_is_not_given_up(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Counting()
+    mover, _ = mover_of(platform, 1, store)
+    [memory] = mover._memory.values()
+    store.kept = {b"a" * 32: bytes(memory.read(0))}
+    filling, go_on, filled, write = threading.Event(), threading.Event(), threading.Event(), memory.write
+
+    def slow(page: int, content: bytes) -> bool:
+        filling.set()
+        assert go_on.wait(10.0)
+        good = write(page, content)
+        filled.set()
+        return good
+
+    monkeypatch.setattr(memory, "write", slow)
+    mover.start([Transfer(1, "full", "in", "storage", ints(1), (b"a" * 32,), needed_by=0.05)])
+    assert filling.wait(10.0)
+    time.sleep(0.06)
+    assert mover.finished() == ([], []), "given up while somebody writes to its page"
+    go_on.set()
+    done, late = told(mover, 1)
+    assert done + late == [1] and filled.is_set()
+    mover.close()

@@ -1,0 +1,52 @@
+"""From logits to token ids, as the contract calls the operators: shapes, strides and grids around the kernels."""
+
+from __future__ import annotations
+
+import torch
+import triton  # type: ignore[import-untyped]
+from torch import Tensor
+
+from srtkit_plugin_ops_triton import sampling_kernels as kernels
+from srtkit_plugin_ops_triton.launching import ALONE, Launch, dense_rows
+
+FEW_ROWS, FEW_BLOCK, BLOCK = 16, 2048, 4096
+"""Logits of a program that looks for the largest: fewer where rows alone do not fill the device."""
+SAMPLE_BLOCK, SAMPLE_WARPS = 4096, 16
+SPARE_BITS = {torch.float32: 0, torch.bfloat16: 16, torch.float16: 13}
+"""Last bits that are zero in every float32 that came from such a number."""
+
+
+def argmax(logits: Tensor, *, launch: Launch = ALONE) -> Tensor:
+    """[N, V] → int32 [N]: the smallest index of a row's maximum; NaN is above all. Reads each logit once."""
+    logits = dense_rows(logits)
+    rows, vocab = logits.shape
+    out = torch.empty(rows, dtype=torch.int32, device=logits.device)
+    if rows:
+        block = min(FEW_BLOCK if rows <= FEW_ROWS else BLOCK, triton.next_power_of_2(vocab))
+        parts = triton.cdiv(vocab, block)
+        keys, ids = torch.empty(2, rows, parts, dtype=torch.int32, device=logits.device)
+        kernels.argmax_part_kernel[(rows, parts)](
+            *(logits, keys, ids, logits.stride(0), vocab), PARTS=parts, BLOCK=block, **launch
+        )
+        kernels.argmax_kernel[(rows,)](keys, ids, out, PARTS=parts, PAD=triton.next_power_of_2(parts), **launch)
+    return out
+
+
+def sample(
+    logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, seed: Tensor, position: Tensor,
+    *, launch: Launch = ALONE,
+) -> Tensor:  # fmt: skip
+    """Logits [N, V] and parameters [N] → int32 [N]. One program a row: a row's token knows of no other."""
+    logits = dense_rows(logits)
+    rows, vocab = logits.shape
+    out = torch.empty(rows, dtype=torch.int32, device=logits.device)
+    if rows:
+        kernels.sample_kernel[(rows,)](
+            *(logits, temperature, top_k, top_p, min_p, seed, position, out, logits.stride(0)),
+            V=vocab,
+            SPARE=SPARE_BITS[logits.dtype],
+            BLOCK=min(SAMPLE_BLOCK, triton.next_power_of_2(vocab)),
+            num_warps=SAMPLE_WARPS,
+            **launch,
+        )
+    return out

@@ -1,0 +1,109 @@
+"""configs/mi300x.toml and mi355x.toml on a machine without ROCm: every line holds, and what the comments offer, too."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from srtkit.cli.main import main
+from srtkit.config.settings import load_settings
+from srtkit.plugins.registry import discover
+from srtkit.plugins.wiring import wire
+from tools.dists import find
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+CARDS = {"mi300x": "gfx942", "mi355x": "gfx950"}
+FP8 = {"mi300x": "float8_e4m3fnuz", "mi355x": "float8_e4m3fn"}
+LLAMA_8B = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+}
+LLAMA_70B = LLAMA_8B | {
+    "hidden_size": 8192,
+    "intermediate_size": 28672,
+    "num_hidden_layers": 80,
+    "num_attention_heads": 64,
+}
+MODELS = {"mi300x": LLAMA_8B, "mi355x": LLAMA_70B}
+
+
+@pytest.fixture(params=CARDS)
+def card(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def model(card: str, tmp_path: Path) -> Path:
+    """A folder that describes the file's model; its weights are never read."""
+    (tmp_path / "config.json").write_text(json.dumps(MODELS[card]))
+    (tmp_path / "model.safetensors").touch()
+    return tmp_path
+
+
+def explained(card: str, model: Path, capsys: pytest.CaptureFixture[str], *sets: str) -> str:
+    given = [word for text in (f"model.source={model}", *sets) for word in ("--set", text)]
+    assert main(["explain", str(CONFIGS / f"{card}.toml"), "--assume", CARDS[card], *given]) == 0
+    return capsys.readouterr().out
+
+
+def test_every_named_plugin_is_found_and_nothing_stands_in(card: str) -> None:
+    settings = load_settings(CONFIGS / f"{card}.toml", environ={})
+    plan, facts, _ = wire(settings, discover(), assume=CARDS[card])
+    assert (facts.platform, facts.architecture, plan.degraded) == ("rocm", CARDS[card], ())
+    wired = {(plugin.offer.kind, plugin.offer.name) for plugin in plan.plugins}
+    assert {("attention", "aiter"), ("ops", "aiter"), ("ops", "triton"), ("graph_runner", "cuda-full")} <= wired
+
+
+def test_the_two_packages_that_the_file_says_bring_all_that_it_names(card: str) -> None:
+    """By what the distributions declare; `make amd-from-wheels` installs them."""
+    dists = {dist.name: dist for dist in find()}
+    brought, wanted = set(), {("srtkit-core", ""), ("srtkit-plugin-attention-aiter", "")}
+    while wanted:
+        name, extra = wanted.pop()
+        if name in dists and (name, extra) not in brought:
+            brought.add((name, extra))
+            project = dists[name].project
+            for line in project["optional-dependencies"][extra] if extra else project["dependencies"]:
+                one = Requirement(line)
+                wanted |= {(one.name, extra) for extra in ("", *one.extras)}
+    plan, _, _ = wire(load_settings(CONFIGS / f"{card}.toml", environ={}), discover(), assume=CARDS[card])
+    assert {plugin.offer.distribution for plugin in plan.plugins} <= {name for name, _ in brought}
+
+
+def test_check_and_explain_take_the_file(card: str, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "check", str(CONFIGS / f"{card}.toml"), "--assume", CARDS[card]]) == 0
+    assert "fine" in capsys.readouterr().out
+    text = explained(card, model, capsys)
+    assert "page 16, attention:aiter" in text
+    assert "steps in flight: 1" in text
+    assert "degraded" not in text and "passed over" not in text
+    weights, kv = {"mi300x": ("14.96", "150."), "mi355x": ("131.4", "116.")}[card]  # as the comments say
+    assert f"weights    {weights}" in text and f"KV pages   {kv}" in text
+
+
+def test_what_the_comments_offer_is_taken(card: str, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plain = explained(
+        card, model, capsys, "memory.page_size=64", 'attention.fallback=["triton"]', "attention.shadow=triton"
+    )
+    assert "attention:shadow" in plain
+    tiers = explained(card, model, capsys, "prefix_cache.use=hiradix", 'prefix_cache.options={"host_gib": 64}')
+    assert "host tier  64.00 GiB" in tiers
+    assert explained(card, model, capsys, f"memory.kv_dtype={FP8[card]}", "memory.page_size=1")
+
+
+def test_the_other_cards_fp8_is_refused(card: str, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (other,) = set(FP8.values()) - {FP8[card]}
+    given = ["--set", f"model.source={model}", "--set", f"memory.kv_dtype={other}"]
+    assert main(["explain", str(CONFIGS / f"{card}.toml"), "--assume", CARDS[card], *given]) != 0
+    assert f"does not store KV in {other}" in capsys.readouterr().err
