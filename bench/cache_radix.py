@@ -51,8 +51,8 @@ class Load:
         return self.random.integers(0, 150_000, self.tokens, dtype=np.int32)
 
     def again(self) -> Ints:
-        """A stored sequence."""
-        return self.known[int(self.random.integers(len(self.known)))]
+        """A stored sequence, just written, as a request's are."""
+        return self.known[int(self.random.integers(len(self.known)))].copy()
 
     def half(self) -> Ints:
         """Begins as a stored sequence, goes on by itself."""

@@ -17,12 +17,12 @@ import sys
 import tempfile
 import types
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from srtkit_plugin_cli_debug.signatures import of_library
+from srtkit_plugin_cli_debug.signatures import of_folder
 from tools.dists import ROOT
 
 VERSION = "0.1.7.post2.dev18"
@@ -54,22 +54,12 @@ def fetch() -> Path:
     return CACHE
 
 
-def signatures(folder: Path, names: Mapping[str, object]) -> dict[str, str]:
-    """The parameters of each "PATH.py:FUNCTION" as a source tree defines them."""
-
-    def read(path: str) -> str | None:
-        file = folder / path
-        return file.read_text("utf-8") if file.is_file() else None
-
-    return of_library(read, names)
-
-
 def record(folder: Path, version: str) -> None:
     """Write the parameters of every function named in our plugins' tables, as `folder` defines them."""
     for file in TABLES:
         table = json.loads(file.read_text("utf-8"))
         names = {name for functions in table["versions"].values() for name in functions}
-        table["versions"][version] = signatures(folder, dict.fromkeys(sorted(names)))
+        table["versions"][version] = dict(sorted(of_folder(folder, names).items()))
         file.write_text(json.dumps(table, indent=2) + "\n", "utf-8")
         print(f"{file.relative_to(ROOT)}: {len(table['versions'][version])} of {len(names)}")
 
@@ -83,7 +73,7 @@ def triton_modules(folder: Path, architecture: str = "gfx942") -> Iterator[types
     in its interpreter (`TRITON_INTERPRET=1` before triton is imported). All of it is undone at the end.
     """
     import torch
-    import triton
+    import triton  # type: ignore[import-untyped]
 
     before = set(sys.modules)
     for name in ("aiter", "aiter.ops"):
@@ -101,7 +91,7 @@ def triton_modules(folder: Path, architecture: str = "gfx942") -> Iterator[types
             del sys.modules[name]
 
 
-def _on_nvidia(triton: Any) -> Any:
+def _on_nvidia(triton: Any) -> Callable[[], None]:
     launcher = triton.runtime.jit.JITFunction
     run = launcher.run
 
@@ -117,10 +107,10 @@ def _on_nvidia(triton: Any) -> Any:
     return undo
 
 
-def _on_nothing(torch: Any, triton: Any, architecture: str) -> Any:
-    from triton.backends.compiler import GPUTarget
+def _on_nothing(torch: Any, triton: Any, architecture: str) -> Callable[[], None]:
+    from triton.backends.compiler import GPUTarget  # type: ignore[import-untyped]
 
-    interpreter = importlib.import_module("triton.runtime.interpreter")
+    interpreter: Any = importlib.import_module("triton.runtime.interpreter")
     driver, patch = triton.runtime.driver, interpreter._patch_lang_tensor
     cuda = torch.cuda.current_device, torch.cuda.get_device_properties
     active = driver._active

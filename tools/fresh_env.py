@@ -6,6 +6,7 @@ Installs under the same constraints as development. Nothing of the checkout is i
 from __future__ import annotations
 
 import subprocess
+import sys
 import tempfile
 import venv
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tools.dists import ROOT
+from tools.linked import link, required
 
 
 @dataclass(frozen=True)
@@ -22,12 +24,22 @@ class FreshEnv:
 
     folder: Path
 
+    @property
+    def site_packages(self) -> Path:
+        """Where its distributions are."""
+        return self.folder / "venv" / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+
     def program(self, name: str) -> str:
         """Path of an installed script or of `python`."""
         return str(self.folder / "venv" / "bin" / name)
 
     def install(self, *arguments: str) -> None:
-        """`pip install` under the constraints. Raises CalledProcessError if it fails."""
+        """`pip install` under the constraints. Raises CalledProcessError if it fails.
+
+        What they require and the development environment has is linked beforehand, so that pip finds it installed: it
+        decides as ever what is needed in which version, but need not unpack gigabytes.
+        """
+        link(required(arguments, deep="--no-deps" not in arguments), self.site_packages)
         pip = [self.program("python"), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-compile"]
         subprocess.run([*pip, "--constraint", str(ROOT / "constraints.txt"), *arguments], check=True)
 
@@ -48,8 +60,9 @@ class FreshEnv:
 
 @contextmanager
 def fresh_env() -> Iterator[FreshEnv]:
-    """Makes an empty environment and removes it afterwards."""
+    """Makes an environment with nothing but pip and removes it afterwards."""
     with tempfile.TemporaryDirectory(prefix="srtkit-") as name:
-        folder = Path(name)
-        venv.create(folder / "venv", with_pip=True)
-        yield FreshEnv(folder)
+        env = FreshEnv(Path(name))
+        venv.create(env.folder / "venv", symlinks=True)
+        link(required(["pip"]), env.site_packages)
+        yield env

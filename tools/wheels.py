@@ -1,18 +1,17 @@
 """Builds every distribution into dist/ and checks what came out.
 
-One pip call without build isolation, so that fifteen wheels take seconds. Checks what a user would miss
-first: a wheel for each folder, its type marker, its entry points, metadata that an index accepts.
+Checks what a user would miss first: a wheel for each folder, its type marker, its entry points, metadata that an
+index accepts.
 """
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Sequence
 from pathlib import Path
 
+from tools.build import build
 from tools.dists import ROOT, Dist, find
 
 DIST = ROOT / "dist"
@@ -22,14 +21,6 @@ def wheel_of(dist: Dist, folder: Path = DIST) -> Path:
     """The wheel of a distribution, whatever its tag; before it is built, where a pure one will lie."""
     stem = f"{dist.name.replace('-', '_')}-{dist.project['version']}"
     return next(folder.glob(f"{stem}-*.whl"), folder / f"{stem}-py3-none-any.whl")
-
-
-def build(dists: Sequence[Dist], folder: Path = DIST) -> None:
-    """Builds the wheels into `folder`, which is emptied first. Raises CalledProcessError if one fails."""
-    shutil.rmtree(folder, ignore_errors=True)
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet"]
-    options = ["--no-deps", "--no-build-isolation", "--wheel-dir", str(folder)]
-    subprocess.run([*pip, *options, *(str(dist.folder) for dist in dists)], check=True)
 
 
 def faults(dist: Dist, wheel: Path) -> list[str]:
@@ -56,7 +47,7 @@ def faults(dist: Dist, wheel: Path) -> list[str]:
 def main() -> int:
     """Builds and checks all; 1 if a wheel has a fault."""
     dists = find()
-    build(dists)
+    build((dist.folder for dist in dists), DIST)
     found = [fault for dist in dists for fault in faults(dist, wheel_of(dist))]
     for fault in found:
         print(fault, file=sys.stderr)

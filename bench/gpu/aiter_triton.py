@@ -13,6 +13,7 @@ import argparse
 import json
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,14 @@ from torch import Tensor
 
 from plugins.attention_aiter.tests.triton_kernels import FP8, LONGER, STEPS, harness, run
 from srtkit_conformance.check import Failed
+from srtkit_conformance.kits.attention.harness import Harness
 from srtkit_plugin_ops_aiter.library import Library
 from srtkit_plugin_ops_aiter.provider import AiterOps
 from tools import aiter_wheel
 
 DTYPES = ("bfloat16", "float16")
 EPS = 1e-5
-LIMITS = {"bfloat16": 2**-6, "float16": 2**-9}
+LIMITS = {torch.bfloat16: 2**-6, torch.float16: 2**-9}
 """Of an operator's values of size one, a few roundings."""
 
 
@@ -38,7 +40,7 @@ def attention(modules: Any, folder: Path) -> Iterator[tuple[str, Callable[[], fl
         card = harness(modules, folder, architecture, frozenset(DTYPES), "cuda")
         for name, step in steps.items():
             for dtype in DTYPES:
-                yield f"{name}, {dtype}", lambda h=card, s=step, d=dtype: max(run(h, s, d).values())
+                yield f"{name}, {dtype}", partial(_worst, card, step, dtype)
 
 
 def operators(modules: Any) -> Iterator[tuple[str, Callable[[], float]]]:
@@ -53,19 +55,23 @@ def operators(modules: Any) -> Iterator[tuple[str, Callable[[], float]]]:
     ops = AiterOps(library, torch.device("cuda"), 512)
     for dtype in DTYPES:
         for name, check in (("rms_norm", _norm), ("add_rms_norm", _add_norm), ("rope", _rope)):
-            yield f"{name}, {dtype}", lambda check=check, dtype=dtype: check(ops, dtype) / LIMITS[dtype]
+            yield f"{name}, {dtype}", partial(check, ops, dtype)
+
+
+def _worst(card: Harness, step: dict[str, Any], dtype: str) -> float:
+    return max(run(card, step, dtype).values())
 
 
 def _norm(ops: AiterOps, dtype: str) -> float:
     x, weight = _normal(dtype, 300, 4096), _normal(dtype, 4096)
-    return _far(ops.rms_norm(x, weight, EPS), _normed(x.double(), weight))
+    return _share(ops.rms_norm(x, weight, EPS), _normed(x.double(), weight))
 
 
 def _add_norm(ops: AiterOps, dtype: str) -> float:
     x, residual, weight = _normal(dtype, 300, 4096), _normal(dtype, 300, 4096), _normal(dtype, 4096)
     total = x.double() + residual.double()
-    far = _far(ops.add_rms_norm(x, residual, weight, EPS), _normed(total, weight))
-    return max(far, _far(residual, total))
+    share = _share(ops.add_rms_norm(x, residual, weight, EPS), _normed(total, weight))
+    return max(share, _share(residual, total))
 
 
 def _rope(ops: AiterOps, dtype: str) -> float:
@@ -75,7 +81,7 @@ def _rope(ops: AiterOps, dtype: str) -> float:
     points = torch.complex(fused.double()[:, :40, :64], fused.double()[:, :40, 64:])
     points = points * torch.complex(cos.double(), sin.double())
     ops.rope(fused[:, :32], fused[:, 32:40], torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1))
-    return _far(fused[:, :40], torch.cat((points.real, points.imag), -1))
+    return _share(fused[:, :40], torch.cat((points.real, points.imag), -1))
 
 
 def _normal(dtype: str, *shape: int) -> Tensor:
@@ -86,8 +92,9 @@ def _normed(x: Tensor, weight: Tensor) -> Tensor:
     return x / (x.square().mean(-1, keepdim=True) + EPS).sqrt() * weight.double()
 
 
-def _far(found: Tensor, exact: Tensor) -> float:
-    return float(((found.double() - exact).abs() / exact.abs().clamp(min=1.0)).max())
+def _share(found: Tensor, exact: Tensor) -> float:
+    """The largest error as a share of its limit."""
+    return float(((found.double() - exact).abs() / exact.abs().clamp(min=1.0)).max()) / LIMITS[found.dtype]
 
 
 def measured(what: Callable[[], float]) -> tuple[bool, float | str]:

@@ -23,12 +23,21 @@ import torch
 
 import srtkit_plugin_attention_triton as triton_plugin
 import srtkit_plugin_platform_cuda as cuda
-from srtkit.spec.attention import AttentionBuild, AttentionSpec, Batch, GroupView, LayerGroup, LayerHandle, MlaDims
+from srtkit.spec.attention import (
+    AttentionBackend,
+    AttentionBuild,
+    AttentionDescriptor,
+    AttentionSpec,
+    Batch,
+    GroupView,
+    LayerGroup,
+    LayerHandle,
+    MlaDims,
+)
 from srtkit.spec.facts import Limits
 from srtkit.spec.layers import DTYPES
 from srtkit.spec.platform import PlatformBuild
 from srtkit_plugin_attention_triton import backend
-from srtkit_plugin_attention_triton.backend import TritonAttention
 from srtkit_plugin_attention_triton.tiles import Tile
 
 Q_HEADS, KV_HEADS, HEAD = 32, 8, 128
@@ -52,25 +61,31 @@ SWEEP = {
 class Bench:
     """A step of one case over several layers."""
 
-    backend: TritonAttention
+    backend: AttentionBackend
     plan: Any
     layers: list[LayerHandle]
     q: torch.Tensor
     out: torch.Tensor
 
-    def times(self, repeats: int = 5) -> list[float]:
-        """Microseconds of one `attend`, of each repeat."""
-        body = lambda: [self.backend.attend(self.plan, layer, self.q, self.out) for layer in self.layers]  # noqa: E731
-        body()
+    def times(self, repeats: int = 5, *, recorded: bool = True) -> list[float]:
+        """Microseconds of one `attend`, of each repeat: in a graph, or launched one after the other."""
+
+        def run() -> None:
+            for layer in self.layers:
+                self.backend.attend(self.plan, layer, self.q, self.out)
+
+        run()
         torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            body()
+        if recorded:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                run()
+        again = graph.replay if recorded else run
         found = []
         for _ in range(repeats + 1):
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             begin.record()
-            graph.replay()
+            again()
             end.record()
             end.synchronize()
             found.append(begin.elapsed_time(end) * 1e3 / len(self.layers))
@@ -85,14 +100,16 @@ def spec_of(kv_dtype: str, latent: int) -> AttentionSpec:
     return AttentionSpec(Q_HEADS, KV_HEADS, HEAD, HEAD, HEAD**-0.5, "bfloat16", kv_dtype)
 
 
-def bench_of(platform: Any, facts: Any, spec: AttentionSpec, rows: int, stored: int, new: int, page: int) -> Bench:
+def bench_of(
+    descriptor: AttentionDescriptor, platform: Any, facts: Any, spec: AttentionSpec,
+    rows: int, stored: int, new: int, page: int,
+) -> Bench:  # fmt: skip
     """All rows have `stored` tokens before the step and `new` of it."""
     context, tokens = stored + new, rows * new
-    (layout,) = triton_plugin.kv_layouts(spec, page, facts)
+    layout = descriptor.kv_layouts(spec, page, facts)[0]
     limits = Limits(max(rows, 256), max(tokens, 256), max(context, 131072), page)
-    build = AttentionBuild(LayerGroup("all", spec, (0,)), layout, limits, platform, 0, triton_plugin.NoOptions())
-    made = triton_plugin.build(build)
-    assert isinstance(made, TritonAttention)
+    build = AttentionBuild(LayerGroup("all", spec, (0,)), layout, limits, platform, 0, descriptor.options())
+    made = descriptor.build(build)
     per_row = -(-context // page)
     pages = 1 + rows * per_row
     layers = []
@@ -126,9 +143,9 @@ def bench_of(platform: Any, facts: Any, spec: AttentionSpec, rows: int, stored: 
     return Bench(made, plan, layers, q, out)
 
 
-def measured(bench: Bench, kind: str, rows: int, stored: int, new: int) -> dict[str, float]:
+def measured(bench: Bench, kind: str, rows: int, stored: int, new: int, *, recorded: bool = True) -> dict[str, float]:
     """Microseconds, the spread of repeats, and GB/s or TFLOP/s."""
-    times = bench.times()
+    times = bench.times(recorded=recorded)
     us = statistics.median(times)
     planes = bench.layers[0].planes.values()
     read = rows * (stored + new) * sum(plane[0, 0].nbytes for plane in planes)
@@ -157,7 +174,7 @@ def main() -> None:
     platform = cuda.build(PlatformBuild(facts, options))
     spec, lines = spec_of(arguments.kv_dtype, arguments.latent), []
     for (kind, rows, stored, new), page in itertools.product(cases(), arguments.page):
-        bench = bench_of(platform, facts, spec, rows, stored, new, page)
+        bench = bench_of(triton_plugin.srtkit_attention(), platform, facts, spec, rows, stored, new, page)
         name = f"{kind} {rows} x ({stored} + {new}), page {page}"
         lines.append({"case": name, "tile": "table", **measured(bench, kind, rows, stored, new)})
         print(lines[-1], flush=True)
@@ -178,7 +195,7 @@ def swept(bench: Bench, kind: str, shape: tuple[int, int, int], name: str) -> li
         SWEEP[kind], *(((1, 2, 4), (16, 64)) if kind == "decode" else ((4,), (16,)))
     ):
         tile = replace(tile, waves=waves)
-        bench.backend._tile = lambda kind, queries, tile=tile: tile  # type: ignore[method-assign]
+        bench.backend._tile = lambda kind, queries, tile=tile: tile  # type: ignore[attr-defined]
         backend.MERGE_CHUNK = chunk
         try:
             line = measured(bench, kind, *shape)

@@ -58,9 +58,11 @@ DEVICES: dict[str, str] = {
     "graph_runner:cuda-breakable": "fakedev",
     "graph_runner:cuda-full": "fakedev",
     "graph_runner:cuda-piecewise": "fakedev",
+    "attention:aiter": "rocm",
     "attention:fa3": "cuda",
     "attention:flashinfer": "cuda",
     "attention:triton": "cuda",
+    "ops:aiter": "rocm",
     "ops:triton": "cuda",
 }
 """Plugins of this repository that are checked on another device than the CPU."""

@@ -1,4 +1,4 @@
-"""Compiles src/ into one shared library with any C++17 compiler (`CXX`, else c++); no Python headers.
+"""Compiles src/ into one extension module with any C++17 compiler (`CXX`, else c++) and the headers of this Python.
 
 `python build_library.py` builds into the package, where an editable install finds it. Knows nothing of wheels.
 """
@@ -9,10 +9,11 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-LIBRARY = HERE / "srtkit_plugin_cache_radix_native" / "_radix.so"
+LIBRARY = HERE / "srtkit_plugin_cache_radix_native" / "_radix.abi3.so"
 FLAGS = ["-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra"]
 
 
@@ -31,7 +32,9 @@ def build(cxx: str, library: Path = LIBRARY, extra: tuple[str, ...] = ("-s",)) -
     """Compile and link. Raises CalledProcessError with the compiler's words on standard error."""
     sources = sorted(str(file) for file in (HERE / "src").glob("*.cpp"))
     # Beside the old file and renamed: a running process keeps the one it has mapped.
-    subprocess.run([cxx, *FLAGS, *extra, *sources, "-o", f"{library}.new"], check=True)
+    subprocess.run(
+        [cxx, *FLAGS, *extra, f"-I{sysconfig.get_path('include')}", *sources, "-o", f"{library}.new"], check=True
+    )
     Path(f"{library}.new").replace(library)
 
 
@@ -39,4 +42,5 @@ if __name__ == "__main__":
     found = compiler()
     if found is None:
         sys.exit("no C++ compiler found: install one, or set CXX")
-    build(found)
+    if not up_to_date():
+        build(found)

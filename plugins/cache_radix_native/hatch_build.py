@@ -15,7 +15,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class LibraryHook(BuildHookInterface):  # type: ignore[type-arg]
-    """Adds `_radix.so` and the platform's tag. No Python headers are used: one wheel for every Python."""
+    """Adds `_radix.abi3.so` and its tag: of Python's limited API, so one wheel serves every Python from 3.11 on."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Called before the files are collected."""
@@ -34,5 +34,5 @@ class LibraryHook(BuildHookInterface):  # type: ignore[type-arg]
                 self.app.display_warning(f"{error}\nradix-native is installed without its library")
                 return
         build_data["pure_python"] = False
-        build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
+        build_data["tag"] = f"cp311-abi3-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
         build_data["artifacts"].append("*.so")

@@ -65,4 +65,5 @@ if __name__ == "__main__":
     found = compiler()
     if found is None:
         sys.exit("no C++ compiler found: install one, or set CXX")
-    build(found)
+    if not up_to_date():
+        build(found)

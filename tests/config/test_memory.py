@@ -21,8 +21,8 @@ def planned(
     asked: dict[str, float], total: int, page_bytes: dict[Component, int], host: int = 0, *, host_memory: bool = False
 ) -> MemoryPlan:
     """The plan of a device with that much memory, which may be the host's."""
-    facts, section = DeviceFacts("toy", "toy", "toy", memory_bytes=total, host_memory=host_memory), MemorySection(**asked)
-    return plan_memory(section, facts, PlatformDefaults({}), LIMITS, MODEL, page_bytes, 0, host)
+    facts = DeviceFacts("toy", "toy", "toy", memory_bytes=total, host_memory=host_memory)
+    return plan_memory(MemorySection(**asked), facts, PlatformDefaults({}), LIMITS, MODEL, page_bytes, 0, host)
 
 
 @pytest.mark.parametrize("component", [WINDOW, STATE], ids=["window", "state"])

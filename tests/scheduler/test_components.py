@@ -198,7 +198,11 @@ def test_a_snapshot_that_is_wanted_when_its_chunk_has_been_planned_is_made_in_a_
     bench.cache.match = lambda key: replace(match(key), snapshot_at=())  # type: ignore[method-assign]
     bench.serve([*range(50), *range(50)], max_tokens=1)
     bench.verify()
-    ends = [plan.column(Column.ROW_START)[0] + offset for plan in bench.plans for row, offset, _ in plan.records(Column.SNAPSHOTS, 3)]
+    ends = [
+        plan.column(Column.ROW_START)[0] + offset
+        for plan in bench.plans
+        for row, offset, _ in plan.records(Column.SNAPSHOTS, 3)
+    ]
     assert len([end for end in ends if end < 100]) >= 100 // 8 // (depth + 1) - 1
 
 

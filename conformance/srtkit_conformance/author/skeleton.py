@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from srtkit.plugins.catalogue import normal_name, official_distribution
+from srtkit.plugins.catalogue import OFFICIAL, normal_name
 from srtkit.spec.errors import ConfigError
 from srtkit.spec.versions import CONTRACTS
 from srtkit_conformance.catalogue import KINDS, has_own_checks
@@ -39,7 +39,7 @@ def create(kind: str, name: str, dest: Path) -> Path:
         raise ConfigError(PART, f'there is no skeleton for the kind "{kind}"', f"kinds: {', '.join(kinds())}")
     if not NAME.fullmatch(name):
         raise ConfigError(PART, f'"{name}" is no plugin name', "lower-case letters and digits, words joined by hyphens")
-    if official := official_distribution(kind, name):
+    if official := OFFICIAL.get(f"{kind}:{name}"):
         raise ConfigError(PART, f"{kind}:{name} is {official}, and two of one name cannot be used", "take another name")
     folder = dest / f"{CONTRACTS[kind].short}_{name.replace('-', '_')}"
     if folder.exists():

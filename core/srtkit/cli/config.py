@@ -50,7 +50,7 @@ def _schema(arguments: argparse.Namespace) -> int:
         plan, _, _ = wire(load_settings(arguments.config), registry)
         offers = [plugin.offer for plugin in plan.plugins]
     else:
-        offers = [one for kind in OFFICIAL if kind != "cli" for one in registry.of(kind) if one.name in OFFICIAL[kind]]
+        offers = [one for one in registry.offers if one.part in OFFICIAL and one.kind != "cli" and one.speaks_ours]
     options: dict[str, dict[str, Any]] = {}
     for offer in offers:
         options.setdefault(offer.kind, {})[offer.name] = load(offer).options

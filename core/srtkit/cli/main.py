@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from srtkit.config.hints import did_you_mean
-from srtkit.plugins.catalogue import official_distribution
+from srtkit.plugins.catalogue import OFFICIAL
 from srtkit.plugins.registry import Offer, Registry, discover
 from srtkit.spec.cli import CliCommand
 from srtkit.spec.errors import PluginDuplicate, SrtError
@@ -125,7 +125,7 @@ def _find(name: str, registry: Registry) -> CliCommand | None:
             raise PluginDuplicate(others[0].part, cause, f"pip uninstall {others[0].distribution}")
         module = importlib.import_module(f"srtkit.cli.{name}")
         return CliCommand(name, OWN[name], module.configure, module.run)
-    if others or official_distribution("cli", name):
+    if others or f"cli:{name}" in OFFICIAL:
         from srtkit.plugins.loading import load
 
         plugin: CliCommand = load(registry.find("cli", name))

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from srtkit.cli.common import add_actions, add_assume, add_settings, read_settings, run_action, table
-from srtkit.plugins.catalogue import OFFICIAL, official_distribution
+from srtkit.plugins.catalogue import OFFICIAL
 from srtkit.plugins.registry import Offer, Registry, discover
 from srtkit.spec.errors import ConfigError, PluginError
 from srtkit.spec.versions import CONTRACTS
@@ -73,9 +73,9 @@ def _status(offer: Offer, used: bool, file: Path | None) -> str:
 
 
 def _not_installed(registry: Registry) -> Iterator[Offer]:
-    official = {(kind, name) for kind, names in OFFICIAL.items() for name in names}
-    for kind, name in sorted(official - {(offer.kind, offer.name) for offer in registry.offers}):
-        yield Offer(kind, name, CONTRACTS[kind].major, "", official_distribution(kind, name), "-")
+    for part in sorted(OFFICIAL.keys() - {offer.part for offer in registry.offers}):
+        kind, _, name = part.partition(":")
+        yield Offer(kind, name, CONTRACTS[kind].major, "", OFFICIAL[part], "-")
 
 
 def _show(arguments: argparse.Namespace) -> int:

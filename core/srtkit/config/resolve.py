@@ -205,19 +205,21 @@ def _check_cache(cache: LoadedPlugin, can: CacheCapabilities, plan: ModelPlan) -
 
 def _recurrent(plan: ModelPlan, loaded: LoadedPlugins, facts: DeviceFacts) -> tuple[RecurrentChoice, ...]:
     """Recurrent layers by spec. Raises `PluginNotFound` when no backend is named, `Unsupported` when it cannot."""
-    by_spec: dict[RecurrentSpec, list[int]] = {}
-    for layer, spec in plan.recurrent.items():
-        by_spec.setdefault(spec, []).append(layer)
     choices = []
-    for spec, layers in by_spec.items():
+    for spec, layers in _by_spec(plan.recurrent).items():
         plugin = loaded.one("recurrent")
         can: RecurrentCapabilities = plugin.descriptor.capabilities(facts)
         if missing := {*(spec.features - can.features), *({spec.dtype} - can.dtypes)}:
             cause = f"does not compute {', '.join(missing)}, which {plan.architecture} needs in layer {layers[0]}"
             raise Unsupported(plugin.wired.part, cause, "name another recurrent backend")
         planes = tuple(plugin.descriptor.state_layouts(spec))
-        choices.append(RecurrentChoice(spec, tuple(layers), planes, plugin, can))
+        choices.append(RecurrentChoice(spec, layers, planes, plugin, can))
     return tuple(choices)
+
+
+def _by_spec(specs: Mapping[int, T]) -> dict[T, tuple[int, ...]]:
+    """Layers of equal spec, by spec, in the order of the first layer of each."""
+    return {spec: tuple(layer for layer, one in specs.items() if one == spec) for spec in specs.values()}
 
 
 def choose_attention(loaded: LoadedPlugins, attempt: Callable[[Backends], T]) -> tuple[Backends, T, list[Unsupported]]:
@@ -257,17 +259,14 @@ def _groups(
     plan: ModelPlan, backends: Backends, needed: Backends, page: int, facts: DeviceFacts
 ) -> tuple[GroupChoice, ...]:
     """Layers of equal spec form a group; every group gets the layout that its backends and all they need share."""
-    by_spec: dict[Any, list[int]] = {}
-    for layer, spec in plan.attention.items():
-        by_spec.setdefault(spec, []).append(layer)
     choices = []
-    for number, (spec, layers) in enumerate(by_spec.items()):
+    for number, (spec, layers) in enumerate(_by_spec(plan.attention).items()):
         offers = []
         for part, descriptor in ((one.wired.part, one.descriptor) for one in (*backends, *needed)):
             if problem := check_spec(part, spec, descriptor.capabilities(facts)):
                 cause = f"{problem}, which {plan.architecture} needs in layer {layers[0]}"
                 raise Unsupported(part, cause, "name another attention backend")
             offers.append((part, descriptor.kv_layouts(spec, page, facts)))
-        group = LayerGroup(f"{spec.component}.{number}", spec, tuple(layers))
+        group = LayerGroup(f"{spec.component}.{number}", spec, layers)
         choices.append(GroupChoice(group, negotiate(offers), backends))
     return tuple(choices)

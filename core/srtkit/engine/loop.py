@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec.structs import asdict
+
 from srtkit.engine.runner import Handle, ModelRunner
 from srtkit.scheduler.scheduler import Scheduler
 from srtkit.spec.messages import Abort, Control, Message, Reply, Stats, Submit, decode, encode
@@ -112,6 +114,6 @@ class EngineLoop:
                 cached_pages=pool.cached,
                 tiers=scheduler.book.cache.stats().tiers,
                 eager_steps=self.runner.eager_steps,
-                **vars(scheduler.counters),
+                **asdict(scheduler.counters),
             )
         )

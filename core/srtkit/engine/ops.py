@@ -60,6 +60,11 @@ def norm_rope(q: Tensor, k: Tensor, q_weight: Tensor, k_weight: Tensor, cos: Ten
     rope(q, k, cos, sin)
 
 
+def embed(ids: Tensor, weight: Tensor) -> Tensor:
+    """Rows of the weight."""
+    return weight.index_select(0, ids)
+
+
 def argmax(logits: Tensor) -> Tensor:
     """The index of each row's largest value, int32 [N]."""
     return _wide(logits).argmax(-1).int()
@@ -74,6 +79,22 @@ def sample(
     u = uniform(seed, position.long())
     ids = torch.where((top_k > 0) | (top_p < 1), draw_ranked(full, filtered, top_k, top_p, u), invert(filtered, u))
     return torch.where(temperature > 0, ids, logits.argmax(-1)).int()
+
+
+def penalize(
+    logits: Tensor,
+    slot: Tensor,
+    counts: Tensor,
+    prompted: Tensor,
+    repetition: Tensor,
+    presence: Tensor,
+    frequency: Tensor,
+) -> None:
+    """Makes likelier or less likely what a row's prompt or output has in it, in place."""
+    wide, count = _wide(logits), counts[slot]
+    factor = torch.where(prompted[slot] | (count > 0), repetition[:, None], 1.0)
+    wide = torch.where(wide > 0, wide / factor, wide * factor)
+    logits.copy_(wide - presence[:, None] * (count > 0) - frequency[:, None] * count)
 
 
 class ReferenceLinear(WeightOp):
@@ -96,7 +117,7 @@ class ReferenceLinear(WeightOp):
 
 
 _REFERENCES: dict[str, Op] = {
-    op.__name__: op for op in (rms_norm, add_rms_norm, silu_mul, rope, norm_rope, argmax, sample)
+    op.__name__: op for op in (rms_norm, add_rms_norm, silu_mul, rope, norm_rope, embed, argmax, sample, penalize)
 }
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from srtkit.config.hints import did_you_mean
-from srtkit.plugins.catalogue import CPU_SET, OFFICIAL, normal_name, official_distribution
+from srtkit.plugins.catalogue import CPU_SET, OFFICIAL, normal_name, official_names
 from srtkit.spec.errors import PluginDuplicate, PluginIncompatible, PluginNotFound
 from srtkit.spec.versions import CONTRACTS
 
@@ -95,12 +95,12 @@ class Registry:
             others = ", ".join(offer.distribution for offer in self.of(kind) if offer.name == name) or "nobody"
             cause = f"no distribution {wanted} offers it; it is offered by {others}"
             return PluginNotFound(part, cause, f"pip install {wanted}")
-        if official := official_distribution(kind, name):
-            return PluginNotFound(part, "is not installed", f"pip install {official}")
+        if part in OFFICIAL:
+            return PluginNotFound(part, "is not installed", f"pip install {OFFICIAL[part]}")
         installed = [offer.name for offer in self.of(kind)]
         elsewhere = {one.kind for one in self.offers if one.name == name}
         hint = f"it is a name of {', '.join(sorted(elsewhere))};" if elsewhere else ""
-        hint = hint or did_you_mean(name, {*installed, *OFFICIAL.get(kind, ())})
+        hint = hint or did_you_mean(name, {*installed, *official_names(kind)})
         listed = f"installed: {', '.join(installed) or 'none'}; `srt plugins list --available` shows more"
         return PluginNotFound(part, "no installed distribution offers it", f"{hint} {listed}".strip())
 

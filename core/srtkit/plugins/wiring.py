@@ -13,7 +13,7 @@ from typing import Any
 from srtkit.config.hints import did_you_mean
 from srtkit.config.origin import KeyPath, validated
 from srtkit.config.settings import Settings
-from srtkit.plugins.catalogue import DEFAULTS, OFFICIAL, normal_name
+from srtkit.plugins.catalogue import DEFAULTS, normal_name, official_names
 from srtkit.plugins.loaded import WiredPlugin, WiringPlan
 from srtkit.plugins.loading import calling, load
 from srtkit.plugins.registry import Offer, Registry
@@ -131,7 +131,7 @@ class _Wirer:
 
         Tables of plugins that are not chosen are left alone, so that `--set attention.use=…` can switch.
         """
-        known = {*chosen, *OFFICIAL.get(kind, ()), *(offer.name for offer in self.registry.of(kind))}
+        known = {*chosen, *official_names(kind), *(offer.name for offer in self.registry.of(kind))}
         options: dict[str, Any] = getattr(self.settings, kind).options
         own = {key for key, value in options.items() if isinstance(value, dict) and normal_name(key) in known}
         tables: dict[str, _Table] = {normal_name(key): ((kind, "options", key), options[key]) for key in own}

@@ -160,5 +160,5 @@ class PageBook:
             if not state.holds_most(slot) and self.room.make(state, 1):
                 found.append((row, at[row, i] - start[row], state.hold_snapshot(slot)))
             else:
-                self.columns.snapshot_at[slot, i] = state.later(slot, int(end[row]))
+                state.put_off(slot, at[row, i], int(end[row]))
         return np.array(found, np.int32).ravel()

@@ -28,8 +28,8 @@ class PlanBuilder:
         self._columns = book.columns
         self._fit = fit
         self._step = 0
-        self._admitted: dict[int, Ints] = {}  # by slot: one that ended before any step may have been given out again
-        self._stops: dict[int, Ints] = {}
+        # By slot, as one that ended before any step may have been given out again: its records of ADMIT and STOP_IDS.
+        self._admitted: dict[int, tuple[Ints, Ints]] = {}
         self._released: list[int] = []
 
     def admit(self, sequence: Sequence) -> None:
@@ -37,16 +37,14 @@ class PlanBuilder:
         sampling, slot = sequence.request.sampling, sequence.slot
         filters = (sampling.temperature, sampling.top_p, sampling.min_p, sampling.top_k)
         record = (slot, *filters, sampling.seed, self._columns.min_len[slot], sampling.logprobs, 0)
-        self._admitted[slot] = np.array([record], ADMIT).view(np.int32)
-        if sampling.min_tokens > 0 and sampling.stop_ids:
-            ids = np.array(sampling.stop_ids, np.int32)
-            self._stops[slot] = np.stack((np.full_like(ids, slot), ids), axis=1).ravel()
+        ids = np.array(sampling.stop_ids if sampling.min_tokens > 0 else (), np.int32)
+        stops = np.stack((np.full_like(ids, slot), ids), axis=1).ravel()
+        self._admitted[slot] = np.array([record], ADMIT).view(np.int32), stops
 
     def release(self, slot: int) -> None:
         """The slot's device state ends with the next plan."""
         self._released.append(slot)
-        for collected in (self._admitted, self._stops):
-            collected.pop(slot, None)
+        self._admitted.pop(slot, None)
 
     def build(self, decode: Ints, chunks: list[Chunk]) -> StepPlan:
         """The next plan, and columns and book advanced by it. Without rows it has transfers only, and step is -1."""
@@ -60,14 +58,13 @@ class PlanBuilder:
             Column.ROW_START: start,
             Column.ROW_FLAGS: flags,
             Column.PROMPT_IDS: _joined([self._columns.tokens[c.slot, c.start : c.start + c.n] for c in chunks]),
-            Column.ADMIT: _joined(list(self._admitted.values())),
-            Column.STOP_IDS: _joined(list(self._stops.values())),
+            Column.ADMIT: _joined([record for record, _ in self._admitted.values()]),
+            Column.STOP_IDS: _joined([stops for _, stops in self._admitted.values()]),
             Column.RELEASE: np.array(self._released, np.int32),
             Column.TRANSFERS: transfers,
             **self._book.changes(slots, start, n_query),
         }
         self._admitted.clear()
-        self._stops.clear()
         self._released.clear()
         gates = StepFlag.GATES if loads else StepFlag(0)  # in the key, so that no recorded step serves it
         wanted = StepKey(len(slots), int(n_query.sum()), q_len=0 if chunks else 1, flags=int(gates))

@@ -65,5 +65,9 @@ class Columns:
         self._free.append(slot)
 
     def decode_rows(self) -> Ints:
-        """Slots whose next token is to be computed; those at their planned end are left out."""
-        return np.flatnonzero((self.state == State.DECODE) & (self.planned + 1 < self.target_len)).astype(np.int32)
+        """Slots whose next token is to be computed; those at their planned end are left out.
+
+        The longest come first, for kernels that begin with the first row: no long one is left alone at the end.
+        """
+        rows = np.flatnonzero((self.state == State.DECODE) & (self.planned + 1 < self.target_len)).astype(np.int32)
+        return rows[np.argsort(-self.planned[rows], kind="stable")]

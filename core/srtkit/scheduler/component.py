@@ -142,16 +142,21 @@ class StateComponent(PagedComponent):
         self.want_snapshots(slot, lease.snapshot_at)
 
     def want_snapshots(self, slot: int, lengths: tuple[int, ...]) -> None:
-        """Note where the cache wants the slot's state; where that is planned already, `later` does instead."""
+        """Note where the cache wants the slot's state; where that is planned already, a later one does instead."""
         planned = int(self._columns.planned[slot])
-        at = sorted({length if length > planned else self.later(slot, planned) for length in lengths})[:MAX_SNAPSHOTS]
+        at = sorted({length if length > planned else self._later(slot, planned) for length in lengths})[:MAX_SNAPSHOTS]
         self._columns.snapshot_at[slot] = 0
         self._columns.snapshot_at[slot, : len(at)] = at
 
-    def later(self, slot: int, length: int) -> int:
-        """In place of a snapshot that was missed: a length in whole pages beyond this one, where a chunk may well end."""
-        chunk = min(self._chunk, int(self._columns.prompt_len[slot]) - length)
-        return (length // self._whole + max(1, chunk // self._whole)) * self._whole
+    def put_off(self, slot: int, length: int, planned: int) -> None:
+        """No snapshot can be made at that length; one beyond what is `planned` will do, unless it is wanted anyway."""
+        wanted, later = self._columns.snapshot_at[slot], self._later(slot, planned)
+        wanted[wanted == length] = 0 if later in wanted else later
+
+    def _later(self, slot: int, planned: int) -> int:
+        """Whole pages, beyond what is planned, where a chunk may well end."""
+        chunk = min(self._chunk, int(self._columns.prompt_len[slot]) - planned)
+        return (planned // self._whole + max(1, chunk // self._whole)) * self._whole
 
     def awaits_snapshot(self, slot: int) -> bool:
         """Whether one is on its way to the cache, or to be made at a length that is known."""

@@ -16,21 +16,9 @@ from srtkit.scheduler.columns import Columns, State
 from srtkit.scheduler.limits import SchedulerLimits
 from srtkit.scheduler.sequence import Sequence
 from srtkit.scheduler.waiting import Waiting, common_prefix
-from srtkit.spec.messages import Abort, Deltas, Finished, Logprobs, Started, Submit, ints
+from srtkit.spec.messages import Abort, Counters, Deltas, Finished, Logprobs, Started, Submit, ints
 from srtkit.spec.prefix_cache import PrefixCache
 from srtkit.spec.step_plan import EMPTY, MAX_STOP_IDS, Column, Ints, RowFlag, StepKey, StepPlan
-
-
-@dataclass
-class Counters:
-    """Totals since start. Prompt tokens count what clients sent, cached those not computed again."""
-
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    output_tokens: int = 0
-    aborted: int = 0
-    retracted: int = 0
-    steps: int = 0
 
 
 @dataclass

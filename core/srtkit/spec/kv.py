@@ -5,7 +5,7 @@ under a page id; core allocates the planes layer-major and hands each layer its 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Literal
 
@@ -39,14 +39,14 @@ class KVLayout:
     `name` is name and version ("nhd/1", "vec/1", "latent/1"): two parts agree only if it is equal.
     `kernel_pages` are the page sizes a kernel may see inside one pool page without moving data.
     `over_read` is how many index entries past a row's end a kernel may read (0 … 256).
-    `any_page_stride` says that pages of one layer need not be adjacent.
+    `any_page_stride` says that pages of one layer need not be adjacent; core keeps them so, so layouts agree without it.
     """
 
     name: str
     page_tokens: int
     planes: tuple[Plane, ...]
     kernel_pages: tuple[int, ...]
-    any_page_stride: bool = False
+    any_page_stride: bool = field(default=False, compare=False)
     over_read: int = 0
 
     @property
@@ -87,17 +87,10 @@ STATE = Component("state", kind="slot", reach="snapshot")
 
 def nhd_layout(page_tokens: int, kv_heads: int, head_dim: int, v_head_dim: int, dtype: str) -> KVLayout:
     """The common linear layout "nhd/1": planes k and v, [page_tokens, kv_heads, head size]."""
+    sizes = (("k", head_dim), ("v", v_head_dim))
+    planes = tuple(Plane(name, (page_tokens, kv_heads, size), dtype) for name, size in sizes)
     divisors = tuple(size for size in range(page_tokens, 0, -1) if page_tokens % size == 0)
-    return KVLayout(
-        name="nhd/1",
-        page_tokens=page_tokens,
-        planes=(
-            Plane("k", (page_tokens, kv_heads, head_dim), dtype),
-            Plane("v", (page_tokens, kv_heads, v_head_dim), dtype),
-        ),
-        kernel_pages=divisors,
-        any_page_stride=True,
-    )
+    return KVLayout("nhd/1", page_tokens, planes, divisors, any_page_stride=True)
 
 
 def negotiate(offers: Sequence[tuple[str, Sequence[KVLayout]]]) -> KVLayout:

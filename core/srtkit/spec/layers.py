@@ -220,10 +220,11 @@ class Embedding(nn.Module):
         plan = build.plan
         shape = (plan.vocab_size, plan.hidden_size)
         self.weight = torch.empty(shape, dtype=DTYPES[plan.dtype], device=build.device)
+        self._embed = build.ops.op("embed", plan.dtype, hidden=plan.hidden_size)
 
     def forward(self, ids: Tensor) -> Tensor:
         """Look up."""
-        return self.weight.index_select(0, ids)
+        return self._embed(ids, self.weight)  # type: ignore[no-any-return]
 
 
 class Head(nn.Module):

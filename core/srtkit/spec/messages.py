@@ -130,19 +130,24 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
         return error
 
 
-class Stats(msgspec.Struct, frozen=True, tag=True):
-    """Figures of the scheduler, sent while busy and once when it falls idle. `tiers` as in `CacheStats`."""
+class Counters(msgspec.Struct):
+    """Totals since start. Prompt tokens count what clients sent, cached those not computed again."""
 
-    running: int = 0
-    waiting: int = 0
-    pages_used: int = 0
-    pages_total: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
     aborted: int = 0
     retracted: int = 0
     steps: int = 0
+
+
+class Stats(Counters, tag=True):
+    """Figures of the scheduler, sent while busy and once when it falls idle. `tiers` as in `CacheStats`."""
+
+    running: int = 0
+    waiting: int = 0
+    pages_used: int = 0
+    pages_total: int = 0
     eager_steps: int = 0
     cached_pages: int = 0
     tiers: dict[str, dict[str, int]] = {}

@@ -57,6 +57,7 @@ SCHEMAS: dict[str, OpSchema] = {
             "rms_norm of each head of q and k, then rope of all of it",
             mutates=("q", "k"),
         ),
+        OpSchema("embed", "(ids int32 [T], weight [V, H]) -> [T, H]; the rows of the weight that ids name"),
         OpSchema("argmax", "(logits [N, V]) -> int32 [N]; the smallest index of a row's maximum; NaN is above all"),
         OpSchema(
             "sample",
@@ -65,6 +66,13 @@ SCHEMAS: dict[str, OpSchema] = {
             " u of all: in order of ids, or of rank (equal ones by id) where top_k > 0 or top_p < 1; filters keep a "
             "share of top_p of the top_k first, and weights from min_p of the largest on; u in [0, 1) is "
             "splitmix64(seed, position); seed int64, top_k and position int32 or int64, the rest float32",
+        ),
+        OpSchema(
+            "penalize",
+            "(logits [N, V], slot int64 [N], counts int32 [S, V], prompted bool [S, V], repetition [N], presence [N], "
+            "frequency [N]) -> None; float32 inside: of tokens that are prompted or counted in the row's slot, logits "
+            "above 0 are divided by repetition, others multiplied; those counted lose presence + frequency * count",
+            mutates=("logits",),
         ),
         OpSchema("linear", "(x [T, in]) -> [T, out]; weight [out, in], bias [out] or None", weight_side=True),
     )

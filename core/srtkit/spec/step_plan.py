@@ -25,12 +25,14 @@ EMPTY: Ints = np.empty(0, np.int32)
 
 
 class Column(IntEnum):
-    """Column numbers. A reader that meets another number refuses the plan: nothing is skipped."""
+    """Column numbers. A reader that meets another number refuses the plan: nothing is skipped.
+
+    4, 13 and 14 are kept for drafts, prefix groups and control.
+    """
 
     ROW_SLOT = 1  # per row: row slot; slot 0 is padding
     ROW_N_QUERY = 2  # per row: tokens this step
     ROW_START = 3  # per row: position of its first token; upper bound unless EXACT is set
-    ROW_N_DRAFT = 4  # per row: draft tokens to verify (reserved)
     ROW_FLAGS = 5  # per row: RowFlag
     PROMPT_IDS = 6  # ids of this step's prompt tokens, row after row
     ADMIT = 7  # per admitted slot: one record of dtype ADMIT
@@ -39,8 +41,6 @@ class Column(IntEnum):
     COPIES = 10  # (component, source page, target page), before the step
     ZERO = 11  # (component, page), before the step and its copies
     TRANSFERS = 12  # tier copies that start with the step, see spec.tiers
-    PREFIX_GROUPS = 13  # (first row, leading pages shared, members)
-    CONTROL = 14  # (operation, argument): barrier steps
     STOP_IDS = 15  # (slot, token id): stop tokens of admitted slots, suppressed before min_tokens
     SNAPSHOTS = 16  # (row, offset, state slot): the row's state after so many of its tokens goes there
 
@@ -55,19 +55,14 @@ class RowFlag(IntFlag):
     PROMPT = 2  # its ids come from PROMPT_IDS, else from last_token[slot]
     LAST_CHUNK = 4  # the prompt ends with this step
     EXACT = 8  # ROW_START is the exact device length
-    MASKED = 16  # sampling waits for a mask message
     LOGPROBS = 32  # log-probabilities of this row's sample are wanted
 
 
 class StepFlag(IntFlag):
     """What a whole step needs beyond the common path."""
 
-    BARRIER = 1  # no rows: execute CONTROL and acknowledge
-    MASKS_FOLLOW = 2
     GATES = 4  # consumes a running tier load
-    PREFIX_GROUPS = 8
     LOGPROBS = 16
-    RARE_SAMPLING = 32  # some row samples outside the captured program
     GREEDY = 64  # every sampling row is greedy
 
 

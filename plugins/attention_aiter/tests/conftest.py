@@ -9,7 +9,6 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -39,15 +38,15 @@ def double(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     if torch.cuda.is_available():
         pytest.skip("the double is for a CPU")
     pytest.importorskip("triton", reason="Triton is not installed")
-    from srtkit_plugin_attention_aiter import library, mha
+    from srtkit_plugin_attention_aiter import library, mha, mla
 
     architecture, version = request.param.split()
     made = Double(architecture, version == "newer")
     monkeypatch.setattr(library, "find", made.library)
     monkeypatch.setattr(library, "architecture", lambda device: made.architecture)
-    original = mha.store  # the interpreter has no e4m3fnuz, and rounds to e4m3fn without the carry
-    monkeypatch.setattr(mha, "store", lambda *given: _stored(*given) or original(*given))
-    monkeypatch.setattr(mha, "PlaneMover", Mover)
+    for module in (mha, mla):
+        monkeypatch.setattr(module, "store", stored)
+        monkeypatch.setattr(module, "PlaneMover", Mover)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield made
@@ -68,22 +67,25 @@ def harness(target: Target) -> Harness:
 
 
 class Mover(SlotMover):
-    """The plugin's, without Triton."""
+    """attention_triton's, without Triton."""
 
     def move_slots(self, layer: LayerHandle, source: Tensor, target: Tensor) -> None:
         for plane in layer.planes.values():
-            slots = plane.view(torch.uint8).flatten(0, 1)
-            slots[target.long()] = slots[source.long()]
+            bits = plane.view(torch.uint8)
+            bits[_places(plane, target)] = bits[_places(plane, source)]
 
 
-def _stored(layer: LayerHandle, slots: Tensor, new: tuple[Tensor, Tensor], *launch: Any) -> bool:
-    """Store fp8 as the plugin's kernel does, and say so."""
-    if layer.planes["k"].dtype.itemsize > 1:
-        return False
-    for name, x in zip("kv", new, strict=True):
-        plane = layer.planes[name]
-        scale = torch.ones(1) if layer.scales is None else layer.scales[name]
-        largest = torch.finfo(plane.dtype).max
-        value = (x.float() / scale.reshape(-1, 1)).clamp(-largest, largest).to(plane.dtype)
-        plane.view(torch.uint8).flatten(0, 1)[slots.long()] = value.view(torch.uint8)
-    return True
+def stored(layer: LayerHandle, slots: Tensor, new: tuple[Tensor, Tensor]) -> None:
+    """attention_triton's, without Triton: the interpreter is slow, has no e4m3fnuz, and rounds to e4m3fn wrongly."""
+    for (name, plane), x in zip(layer.planes.items(), new, strict=True):
+        value = x.reshape(len(x), *plane.shape[2:])
+        if plane.dtype.itemsize == 1:
+            scale = torch.ones(1) if layer.scales is None else layer.scales[name]
+            largest = torch.finfo(plane.dtype).max
+            value = (value.float() / scale.reshape(-1, 1)).clamp(-largest, largest)
+        plane.view(torch.uint8)[_places(plane, slots)] = value.to(plane.dtype).view(torch.uint8)
+
+
+def _places(plane: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
+    page = plane.shape[1]
+    return slots.long() // page, slots.long() % page

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import srtkit_plugin_attention_aiter as plugin
 from plugins.attention_aiter.tests import triton_kernels
 from srtkit_conformance.check import Failed
 from srtkit_conformance.kits.attention.harness import Harness
+from srtkit_plugin_attention_aiter.library import Library
+from srtkit_plugin_cli_debug.calls import FILE, load
 from tools import aiter_wheel
 
 pytestmark = [
@@ -43,10 +47,10 @@ def test_they_compute_the_plugins_steps(harness: Harness, step: str) -> None:
 
 WRONG: dict[str, tuple[str, str, str, Callable[[Any], Any]]] = {
     "a window of one more": ("decode, window", "unified", "window_size", lambda window: (window[0] + 1, window[1])),
-    "one key less": ("decode, sinks and soft cap", "unified", "seqused_k", lambda lengths: lengths - 1),
+    "one key less": ("chain of drafts", "unified", "seqused_k", lambda lengths: lengths - 1),
     "the next page": ("chain of drafts", "unified", "block_table", lambda table: table.roll(-1, 1)),
     "drafts see all others": ("tree of drafts", "extend", "custom_mask", lambda mask: mask.fill_(1)),
-    "the stored part begins later": ("tree of drafts", "extend", "kv_indices", lambda slots: slots.roll(1)),
+    "a page is its first token": ("tree of drafts", "extend", "kv_indices", lambda slots: slots // 16 * 16),
 }
 
 
@@ -55,3 +59,16 @@ def test_other_metadata_is_found(harness: Harness, wrong: str) -> None:
     step, *change = WRONG[wrong]
     with pytest.raises(Failed):
         triton_kernels.run(triton_kernels.changed(harness, *change), triton_kernels.STEPS[step], "float16")
+
+
+def test_the_double_and_they_agree_on_the_recorded_calls(harness: Harness) -> None:
+    """The file is the double's: `python -m plugins.attention_aiter.tests.record`."""
+    library: Library = harness.target.extra["library"]
+    kernels = {"unified_attention": library.unified, "extend_attention_fwd": library.extend}
+    played = []
+    for call in load(Path(plugin.__file__).with_name(FILE)):
+        name = call.function.partition(":")[2]
+        if name in kernels:
+            played.append(name)
+            assert max(call.play(kernels[name], torch.device("cpu")).values()) < 2e-3
+    assert set(played) == set(kernels)

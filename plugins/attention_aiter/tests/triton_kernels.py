@@ -105,5 +105,5 @@ def _absent(name: str) -> Callable[..., Any]:
 
 def run(harness: Harness, step: dict[str, Any], dtype: str) -> Mapping[str, float]:
     """One step against the suite's float64: the share of each limit that was used. Raises `Failed`."""
-    case = replace(harness.case(step["rows"], dtype=dtype), **{k: v for k, v in step.items() if k != "rows"})
+    case = replace(harness.case(step["rows"], dtype=dtype), **step)
     return verify(harness, [case]).worst

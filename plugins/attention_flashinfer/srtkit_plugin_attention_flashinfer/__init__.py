@@ -26,6 +26,7 @@ from srtkit.spec.kv import KVLayout, nhd_layout
 
 PART = "attention:flashinfer"
 DTYPES = frozenset({"bfloat16", "float16"})
+FP8 = "float8_e4m3fn"
 HEAD_DIMS = frozenset({64, 128, 256})
 PAGE_SIZES = (16, 64, *(size for size in range(1, 257) if size not in (16, 64)))
 MAX_GQA_RATIO = 64
@@ -43,7 +44,7 @@ class Options(BaseModel):
         "auto", description="kernels for prompts; auto: on sm90 FlashInfer's choice of fa2 and fa3, elsewhere fa2"
     )
     tensor_cores: Literal["auto", "always", "never"] = Field(
-        "auto", description="for decode rows; auto: from 4 query heads on a KV head on, where they pay"
+        "auto", description="for decode rows; auto: from 4 query heads on a KV head on and for fp8 KV, where they pay"
     )
     workspace_mib: int = Field(
         0, ge=0, description="room for partial results of all plans, in MiB; 0: what FlashInfer's planner can ask for"
@@ -56,17 +57,18 @@ def capabilities(facts: DeviceFacts) -> AttentionCapabilities:
     if facts.platform != "cuda" or sm is None or int(sm[1]) < 80:
         here = f"{facts.name} is {facts.platform} {facts.architecture}"
         raise Unsupported(PART, f"its kernels are for NVIDIA GPUs from sm80 on, and {here}", INSTEAD)
-    return declared(DTYPES & facts.dtypes)
+    return declared(DTYPES & facts.dtypes, fp8=facts.fp8 == "e4m3fn")
 
 
-def declared(dtypes: frozenset[str]) -> AttentionCapabilities:
+def declared(dtypes: frozenset[str], *, fp8: bool) -> AttentionCapabilities:
     """The capabilities on a device with these dtypes. The host plans by exact lengths, before a recorded step runs."""
+    features = {"window", "soft_cap", "sinks", "non_causal", "tree_mask", *(["fp8_kv"] if fp8 else [])}
     return AttentionCapabilities(
         dtypes=dtypes,
-        kv_dtypes=DTYPES,
+        kv_dtypes=DTYPES | ({FP8} if fp8 else frozenset()),
         head_dims=HEAD_DIMS,
         page_sizes=PAGE_SIZES,
-        features=frozenset({"window", "soft_cap", "sinks", "non_causal"}),
+        features=frozenset(features),
         max_gqa_ratio=MAX_GQA_RATIO,
         host_lengths="exact",
         capture="uniform",
@@ -81,8 +83,9 @@ def declared(dtypes: frozenset[str]) -> AttentionCapabilities:
 
 
 def kv_layouts(spec: AttentionSpec, page_size: int, facts: DeviceFacts) -> Sequence[KVLayout]:
-    """`nhd/1` in the dtype of the computation; none for MLA and for values of another size than keys."""
-    if page_size not in PAGE_SIZES or spec.mla is not None or spec.kv_dtype != spec.dtype:
+    """`nhd/1` in the dtype of the computation or fp8; none for MLA and for values of another size than keys."""
+    fp8 = {FP8} & capabilities(facts).kv_dtypes
+    if page_size not in PAGE_SIZES or spec.mla is not None or spec.kv_dtype not in {spec.dtype, *fp8}:
         return ()
     if spec.head_dim != spec.v_head_dim:
         return ()

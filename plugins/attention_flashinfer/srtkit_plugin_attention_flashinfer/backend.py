@@ -29,7 +29,7 @@ from srtkit.spec.errors import DeviceAbsent, Unsupported
 from srtkit.spec.facts import Limits
 from srtkit.spec.layers import DTYPES as TORCH_DTYPES
 from srtkit_plugin_attention_flashinfer import DTYPES, INSTEAD, MAX_Q_LEN, PART, Options, declared
-from srtkit_plugin_attention_flashinfer.kernels import pages_kernel
+from srtkit_plugin_attention_flashinfer.kernels import mask_kernel, pages_kernel
 from srtkit_plugin_attention_flashinfer.library import KERNELS, Library
 from srtkit_plugin_attention_flashinfer.sizes import (
     CUDA_CORE_RATIOS,
@@ -41,14 +41,16 @@ from srtkit_plugin_attention_flashinfer.sizes import (
 )
 from srtkit_plugin_attention_flashinfer.step import Call, FlashInferPlan, Numbers, Shape
 from srtkit_plugin_attention_triton.refusals import why_not
-from srtkit_plugin_attention_triton.slots import PlaneMover, store
+from srtkit_plugin_attention_triton.slots import PlaneMover, scales_of, store
 
 EMPTY: Mapping[str, Tensor] = MappingProxyType({})
 LN_2 = math.log(2)
 LONG = 65
 """Queries of a row from which on FlashInfer, on sm90, chooses its other kernels for prompts."""
 BLOCK = 256
-"""Pages that one program lists."""
+"""Pages that one program lists, and bytes of a mask that one writes."""
+MASK_SLACK = 8
+"""Bytes behind a mask that may be read."""
 
 
 class FlashInferAttention(AttentionBackend):
@@ -62,6 +64,8 @@ class FlashInferAttention(AttentionBackend):
         self._library = library
         self._tensor_cores = tensor_cores(spec, options)
         self._processors, self._prefill = _of_device(build.platform.device(build.device_index), options)
+        if "fp8_kv" in spec.features:
+            self._prefill = "fa2"  # the others would want queries in fp8 too
         # Partial results last for one call, and calls follow each other in one stream: all plans share their room.
         size = options.workspace_mib * MIB or workspace_bytes(spec, self._processors)
         self._workspace = build.platform.allocate("workspace", (size,), torch.uint8)
@@ -76,7 +80,7 @@ class FlashInferAttention(AttentionBackend):
             "kv_data_type": TORCH_DTYPES[spec.kv_dtype],
         }
         self._parts = AttentionParts(mover=PlaneMover())
-        self._compile()
+        self._compile(min(build.limits.max_tokens, LONG))
 
     def new_plan(self, limits: Limits) -> FlashInferPlan:
         """Buffers for steps up to `limits`; wrappers follow in the first `fill` of a kind. Raises `OutOfMemory`."""
@@ -86,11 +90,13 @@ class FlashInferAttention(AttentionBackend):
     def fill(self, plan: AttentionPlan, batch: Batch, view: GroupView) -> None:
         """Let the wrappers plan the step from the host's lengths, and list its pages on the device.
 
-        Raises `Unsupported` for any batch feature, for longer leading queries, and where the host knows bounds only.
+        Raises `Unsupported` for features but a tree mask, for longer leading queries, and where the host knows bounds
+        only.
         """
         assert isinstance(plan, FlashInferPlan)
-        if batch.features:
-            raise Unsupported(PART, f"does not understand the feature {', '.join(sorted(batch.features))}")
+        unknown = batch.features - {"tree_mask"}
+        if unknown:
+            raise Unsupported(PART, f"does not understand the feature {', '.join(sorted(unknown))}")
         if batch.leading and batch.q_len > MAX_Q_LEN:
             raise Unsupported(PART, f"has at most {MAX_Q_LEN} queries in a leading row, not {batch.q_len}")
         if not batch.exact:
@@ -102,7 +108,10 @@ class FlashInferAttention(AttentionBackend):
         numbers.fill(batch, self._page)
         plan.indptr[: rows + 1].copy_(numbers.indptr[: rows + 1], non_blocking=True)
         if leading:
-            plan.leading = self._plan_leading(plan, Shape(leading, batch.q_len), numbers)
+            shape = Shape(leading, batch.q_len, batch.tree is not None and batch.q_len > 1)
+            plan.leading = (
+                self._plan_trees(plan, shape, numbers) if shape.tree else self._plan_leading(plan, shape, numbers)
+            )
         if leading < rows:
             plan.rest = self._plan_rest(plan, batch, numbers)
         self._list_pages(plan, batch, view)
@@ -145,8 +154,12 @@ class FlashInferAttention(AttentionBackend):
             sums = q.new_empty(q.shape[:2], dtype=torch.float32)
         into = out if out.is_contiguous() else out.new_empty(out.shape)
         kv = (layer.planes["k"], layer.planes["v"])
-        wrapper.run(q=_last_dense(q), paged_kv_cache=kv, out=into, lse=sums, return_lse=sums is not None)
-        if into is not out:
+        k_scale, v_scale = scales_of(layer)  # a scale of the library's is one number, known to the host
+        q = _last_dense(q) if k_scale is None else self._scaled(q, k_scale, q.new_empty(q.shape))
+        wrapper.run(q=q, paged_kv_cache=kv, out=into, lse=sums, return_lse=sums is not None)
+        if v_scale is not None:
+            self._scaled(into, v_scale, out)
+        elif into is not out:
             out.copy_(into)
         if sums is not None:
             sums.mul_(LN_2)
@@ -154,6 +167,13 @@ class FlashInferAttention(AttentionBackend):
                 assert layer.sinks is not None, "the layer came without its sinks"
                 out.mul_(torch.sigmoid(sums - layer.sinks)[..., None])
                 torch.logaddexp(sums, layer.sinks, out=sums)
+
+    def _scaled(self, x: Tensor, scale: Tensor, into: Tensor) -> Tensor:
+        """x [T, q_heads, size] times a scale of all heads or of each KV head, float32; `into` may be x."""
+        kv_heads = self._spec.kv_heads
+        grouped = (len(x), kv_heads, -1, x.shape[2])
+        torch.mul(x.unflatten(1, (kv_heads, -1)), scale.view(-1, 1, 1), out=into.view(grouped))
+        return into
 
     def _plan_leading(self, plan: FlashInferPlan, shape: Shape, numbers: Numbers) -> Call:
         """The first shape of a plan is planned into fixed buffers, for recording; others into the wrappers' own."""
@@ -180,6 +200,45 @@ class FlashInferAttention(AttentionBackend):
             self._plan_prefill(wrapper, offsets, pages, numbers, slice(0, n), uniform=shape.q_len, uncut=uncut)
         return Call(0, n * shape.q_len, wrapper)
 
+    def _plan_trees(self, plan: FlashInferPlan, shape: Shape, numbers: Numbers) -> Call:
+        """Leading rows of drafts. What they see, by position too, is in a mask, which a kernel of ours writes."""
+        plan.fixed = plan.fixed or shape
+        fixed = shape == plan.fixed
+        n = shape.rows
+        size = numbers.lay_masks(shape, packed=fixed)
+        if fixed and plan.mask is None:
+            most = n * (-(-shape.q_len * plan.limits.max_context // 8)) + MASK_SLACK
+            plan.mask = self._platform.allocate("workspace", (most,), torch.uint8)
+        mask = plan.mask if fixed else plan.indptr.new_empty(size + MASK_SLACK, dtype=torch.uint8)
+        assert mask is not None
+        where, offsets = plan.mask_offsets[: n + 1], numbers.mask[: n + 1]
+        where.copy_(offsets, non_blocking=True)
+        self._write_masks(plan, shape, mask)
+        wrapper = plan.wrapper(
+            f"trees, {'fixed' if fixed else 'free'}", lambda: self._new_trees(plan, n if fixed else 0)
+        )
+        indptr = numbers.leading_cu_q[: n + 1], numbers.indptr[: n + 1]
+        uncut = fixed and crowded(self._spec, n, shape.q_len, self._processors)
+        pages = plan.pages[: int(numbers.indptr[n])]
+        # What a recorded wrapper is given it copies to its buffer: of a mask that is there already, a byte onto itself.
+        given = mask[:1] if fixed else mask
+        self._plan_prefill(wrapper, indptr, pages, numbers, slice(0, n), uniform=shape.q_len, uncut=uncut, mask=given)
+        where.copy_(offsets, non_blocking=True)  # it wrote those of masks that are not packed
+        return Call(0, n * shape.q_len, wrapper)
+
+    def _write_masks(self, plan: FlashInferPlan, shape: Shape, mask: Tensor) -> None:
+        """Bring what each draft sees to the mask, at the plan's offsets."""
+        batch, _ = plan.step
+        assert batch.tree is not None
+        bits = batch.tree.bits.contiguous()
+        most = -(-shape.q_len * int(batch.host_context[: shape.rows].max()) // 8)
+        mask_kernel[(shape.rows, triton.cdiv(most, BLOCK))](
+            *(bits, batch.positions, batch.context, plan.mask_offsets, mask, shape.q_len),
+            WORDS=bits.shape[2],
+            WINDOW=self._spec.window,
+            BLOCK=BLOCK,
+        )
+
     def _plan_rest(self, plan: FlashInferPlan, batch: Batch, numbers: Numbers) -> Call:
         """Rows of any length, which are never recorded."""
         first, n = batch.leading, batch.rows - batch.leading
@@ -199,8 +258,13 @@ class FlashInferAttention(AttentionBackend):
         *,
         uniform: int | None = None,
         uncut: bool = False,
+        mask: Tensor | None = None,
     ) -> None:
-        """Plan rows with several queries: `offsets` (of queries, of pages) on the host, `pages` on the device."""
+        """Plan rows with several queries: `offsets` (of queries, of pages) on the host, `pages` on the device.
+
+        `mask` takes the place of window and order.
+        """
+        math = self._math if mask is None else self._math | {"window_left": -1}
         wrapper.plan(
             qo_indptr=offsets[0],
             paged_kv_indptr=offsets[1],
@@ -211,7 +275,8 @@ class FlashInferAttention(AttentionBackend):
             causal=self._spec.causal,
             uniform_q_len=uniform,
             disable_split_kv=uncut,
-            **self._math,
+            packed_custom_mask=mask,
+            **math,
         )
 
     def _list_pages(self, plan: FlashInferPlan, batch: Batch, view: GroupView) -> None:
@@ -247,14 +312,15 @@ class FlashInferAttention(AttentionBackend):
 
     def _new_uniform(self, plan: FlashInferPlan, fixed: int) -> Any:
         """A wrapper for leading rows of several queries; `fixed` rows of the plan's buffers, or 0."""
-        buffers: dict[str, Tensor] = {}
+        return self._new_prefill(plan.schedules[0], "fa2", _buffers(plan, fixed) if fixed else EMPTY)
+
+    def _new_trees(self, plan: FlashInferPlan, fixed: int) -> Any:
+        """The same for rows with masks."""
+        buffers: Mapping[str, Tensor] = EMPTY
         if fixed:
-            buffers = {
-                "qo_indptr_buf": plan.cu_q[: fixed + 1],
-                "paged_kv_indptr_buf": plan.indptr[: fixed + 1],
-                "paged_kv_indices_buf": plan.pages,
-                "paged_kv_last_page_len_buf": plan.last[:fixed],
-            }
+            assert plan.mask is not None
+            masks = {"custom_mask_buf": plan.mask, "mask_indptr_buf": plan.mask_offsets[: fixed + 1]}
+            buffers = _buffers(plan, fixed) | masks
         return self._new_prefill(plan.schedules[0], "fa2", buffers)
 
     def _new_prefill(self, schedule: Tensor, backend: str, buffers: Mapping[str, Tensor] = EMPTY) -> Any:
@@ -269,21 +335,31 @@ class FlashInferAttention(AttentionBackend):
         wrapper.reset_workspace_buffer(float_workspace_buffer=self._workspace, int_workspace_buffer=schedule)
         return wrapper
 
-    def _compile(self) -> None:
+    def _compile(self, longest: int) -> None:
         """Plan one row of each kind, for which FlashInfer compiles its kernels, or loads compiled ones.
 
         Raises `DeviceAbsent` where it can do neither: at start, and not in the first step.
         """
-        limits = Limits(1, LONG, LONG, self._page)
+        limits = Limits(1, longest, longest, self._page)
         plan = self.new_plan(limits)
         try:
-            for n, leading in ((1, 1), (1, 0), (LONG, 0)):
+            for n, leading in ((1, 1), (1, 0), (longest, 0)):
                 self.fill(plan, *_one_row(plan.pages.device, n, leading, self._page, limits.max_pages))
         except (ImportError, OSError, RuntimeError) as error:
             cause = f"flashinfer {self._library.version} can neither build nor load its kernels: {error}"
             raise DeviceAbsent(PART, cause, KERNELS) from error
         finally:
             plan.close()
+
+
+def _buffers(plan: FlashInferPlan, rows: int) -> dict[str, Tensor]:
+    """The plan's own, for a prefill wrapper that is recorded."""
+    return {
+        "qo_indptr_buf": plan.cu_q[: rows + 1],
+        "paged_kv_indptr_buf": plan.indptr[: rows + 1],
+        "paged_kv_indices_buf": plan.pages,
+        "paged_kv_last_page_len_buf": plan.last[:rows],
+    }
 
 
 def _one_row(device: torch.device, n: int, leading: int, page: int, pages: int) -> tuple[Batch, GroupView]:
@@ -329,7 +405,7 @@ def _last_dense(x: Tensor) -> Tensor:
 def _refuse(build: AttentionBuild, options: Options) -> None:
     """Raise `Unsupported` unless spec, layout and options are among those declared."""
     spec = build.group.spec
-    reason = why_not(PART, build, declared(DTYPES))
+    reason = why_not(PART, build, declared(DTYPES, fp8=True))
     if spec.head_dim != spec.v_head_dim:
         reason = reason or f"has no kernel for keys of size {spec.head_dim} with values of size {spec.v_head_dim}"
     if reason:

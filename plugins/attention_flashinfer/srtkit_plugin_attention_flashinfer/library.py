@@ -40,11 +40,12 @@ PREFILL = {
     "__init__": (
         *NEW,
         *("qo_indptr_buf", "paged_kv_indptr_buf", "paged_kv_indices_buf", "paged_kv_last_page_len_buf"),
+        *("custom_mask_buf", "mask_indptr_buf"),
     ),
     "reset_workspace_buffer": RESET,
     "plan": (
         *("qo_indptr", "paged_kv_indptr", "paged_kv_indices", "paged_kv_last_page_len", "head_dim_qk"),
-        *("causal", "uniform_q_len", *SHAPE, *MATH),
+        *("causal", "uniform_q_len", "packed_custom_mask", *SHAPE, *MATH),
     ),
     "run": RUN,
 }

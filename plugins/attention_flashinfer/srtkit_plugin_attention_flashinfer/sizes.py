@@ -22,7 +22,7 @@ def tensor_cores(spec: AttentionSpec, options: Options) -> bool:
     """Whether decode rows go to the kernel with tensor cores."""
     ratio = spec.q_heads // spec.kv_heads
     if options.tensor_cores == "auto":
-        return ratio >= TENSOR_CORES_PAY or ratio not in CUDA_CORE_RATIOS
+        return ratio >= TENSOR_CORES_PAY or ratio not in CUDA_CORE_RATIOS or "fp8_kv" in spec.features
     return options.tensor_cores == "always"
 
 

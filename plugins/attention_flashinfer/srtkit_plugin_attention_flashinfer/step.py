@@ -12,22 +12,32 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from srtkit.spec.attention import AttentionPlan, Batch, GroupView, Rows
 from srtkit.spec.facts import Limits
 from srtkit.spec.platform import Platform
 
 
+@dataclass(frozen=True)
+class Shape:
+    """Leading rows and their queries: what a recorded step is recorded for. `tree`: a mask says what they see."""
+
+    rows: int
+    q_len: int
+    tree: bool = False
+
+
 class Numbers:
     """Host numbers of one step, int32, in one pinned block: what the wrappers plan by, and copy to the device.
 
-    By row: `indptr` pages before it, `last` tokens in its last page, `length` keys. Leading rows and the rest each have
-    offsets of their queries that count from 0; so have the pages of the rest.
+    By row: `indptr` pages before it, `last` tokens in its last page, `length` keys, `mask` bytes of masks before it.
+    Leading rows and the rest each have offsets of their queries that count from 0; so have the pages of the rest.
     """
 
     def __init__(self, platform: Platform, rows: int) -> None:
-        block = platform.host_buffer((6, rows + 1), torch.int32)
-        self.indptr, self.rest_indptr, self.leading_cu_q, self.rest_cu_q, self.last, self.length = block
+        block = platform.host_buffer((7, rows + 1), torch.int32)
+        self.indptr, self.rest_indptr, self.leading_cu_q, self.rest_cu_q, self.last, self.length, self.mask = block
 
     def fill(self, batch: Batch, page: int) -> None:
         """Take over a step with pages of `page` tokens."""
@@ -42,13 +52,17 @@ class Numbers:
         self.last.numpy()[:rows] = context - (pages - 1) * page
         self.length.numpy()[:rows] = context
 
+    def lay_masks(self, shape: Shape, *, packed: bool) -> int:
+        """Decide where the masks of leading rows begin, and how many bytes there are of all of them.
 
-@dataclass(frozen=True)
-class Shape:
-    """Leading rows and their queries: what a recorded step is recorded for."""
-
-    rows: int
-    q_len: int
+        Where they are not packed a mask has as many bytes as bits, of which the first eighth are used: so the library
+        finds those that it was not asked to pack itself.
+        """
+        bits = shape.q_len * self.length.numpy()[: shape.rows]
+        offsets = self.mask.numpy()
+        np.cumsum(-(-bits // 8) if packed else bits, out=offsets[1 : shape.rows + 1])
+        offsets[0] = 0
+        return int(offsets[shape.rows])
 
 
 @dataclass(frozen=True)
@@ -64,15 +78,19 @@ class FlashInferPlan(AttentionPlan):
     """Device buffers: `indptr`, `cu_q` int32 [rows + 1], `pages` int32 [all of them], `last` int32 [rows].
 
     `schedules` uint8 [2, bytes]: of leading rows, and of the rest. `fixed`: the first shape of leading rows filled in;
-    its wrappers read these buffers, for as long as the plan lives.
+    its wrappers read these buffers, for as long as the plan lives. `mask` uint8 [bytes] and `mask_offsets` int32
+    [rows + 1] are those of trees; the former has room for the first shape with trees.
     """
 
     def __init__(self, platform: Platform, limits: Limits, schedule_bytes: int) -> None:
         rows, allocate = limits.max_rows, platform.allocate
+        self.limits = limits
         self.indptr = allocate("workspace", (rows + 1,), torch.int32)
         self.pages = allocate("workspace", (rows * limits.max_pages,), torch.int32)
         self.last = allocate("workspace", (rows,), torch.int32)
         self.cu_q = allocate("workspace", (rows + 1,), torch.int32)
+        self.mask_offsets = allocate("workspace", (rows + 1,), torch.int32)
+        self.mask: Tensor | None = None
         self.schedules = allocate("workspace", (2, schedule_bytes), torch.uint8)
         self.numbers = [Numbers(platform, rows) for _ in range(limits.depth + 1)]
         self.turn = 0
@@ -110,6 +128,7 @@ class FlashInferPlan(AttentionPlan):
 
     def close(self) -> None:
         """Free the buffers."""
-        self.indptr = self.pages = self.last = self.cu_q = self.schedules = torch.empty(0)
+        self.indptr = self.pages = self.last = self.cu_q = self.schedules = self.mask_offsets = torch.empty(0)
+        self.mask = None
         self.numbers, self.wrappers = [], {}
         self.batch = self.view = self.leading = self.rest = None

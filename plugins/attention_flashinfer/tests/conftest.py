@@ -6,7 +6,6 @@ and the suite runs on the card instead.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,24 +15,21 @@ import pytest
 import torch
 
 from plugins.attention_flashinfer.tests import double
+from plugins.attention_triton.tests.conftest import device as device  # it mends the interpreter
 from srtkit.spec.facts import DeviceFacts
 from srtkit_conformance.catalogue import suite_for
 from srtkit_conformance.find import Subject, load_target
 from srtkit_conformance.kits.attention.harness import Harness
 from srtkit_conformance.target import Target
 
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is declared, so before the plugin's are imported
-
-HOPPER = DeviceFacts("cuda", "assumed H100", "sm90", dtypes=frozenset({"float32", "bfloat16", "float16"}))
+HOPPER = DeviceFacts("cuda", "assumed H100", "sm90", dtypes=frozenset({"float32", "bfloat16", "float16"}), fp8="e4m3fn")
 
 
 @pytest.fixture
-def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[double.Log]:
+def runs(device: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[double.Log]:
     """The double is what `import flashinfer` gives; what ran, latest last."""
-    if torch.cuda.is_available():
+    if device != "cpu":
         pytest.skip("the double is for a CPU")
-    pytest.importorskip("triton", reason="Triton is not installed")
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     log: double.Log = []

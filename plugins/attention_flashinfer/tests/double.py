@@ -28,6 +28,7 @@ BLOCKS = 16
 """Thread blocks of the decode kernel without tensor cores that a multiprocessor holds."""
 RATIOS = (1, 2, 3, 4, 6, 8, 16)
 SIZES = (64, 128, 256)
+FP8 = torch.float8_e4m3fn
 Log = list["Ran"]
 
 
@@ -147,7 +148,8 @@ class Wrapper:
         heads, kv_heads = given["num_qo_heads"], given["num_kv_heads"]
         need(heads % kv_heads == 0, "query heads are no multiple of KV heads")
         need(given["q_data_type"] in (torch.bfloat16, torch.float16), f"no kernel for {given['q_data_type']}")
-        need(given["kv_data_type"] == given["q_data_type"], "this double has no kernel for another KV dtype")
+        need(given["kv_data_type"] in (given["q_data_type"], FP8), f"no kernel for KV in {given['kv_data_type']}")
+        need(given["kv_data_type"] != FP8 or self.backend == "fa2", "fp8 KV with other queries is for fa2 alone")
         need(given["window_left"] >= -1 and given["logits_soft_cap"] >= 0, "window_left or logits_soft_cap")
         if self.graph:
             need(rows == self.rows, f"a wrapper for {self.rows} rows was given {rows}")
@@ -204,7 +206,8 @@ class Wrapper:
         k, v = given["paged_kv_cache"]
         size = plan.get("head_dim") or plan["head_dim_qk"]
         need(tuple(q.shape) == (plan["tokens"], plan["num_qo_heads"], size), f"q has shape {tuple(q.shape)}")
-        need(q.dtype == k.dtype == v.dtype == plan["q_data_type"], "dtypes are not those of the plan")
+        need(q.dtype == plan["q_data_type"], "the dtype of q is not that of the plan")
+        need(k.dtype == v.dtype == plan["kv_data_type"], "the dtype of keys or values is not that of the plan")
         need(q.stride(2) == 1 and q.stride(0) % 8 == 0 and q.data_ptr() % 16 == 0, "q is not aligned")
         need(k.shape[1:] == (plan["page_size"], plan["num_kv_heads"], size), f"keys have shape {tuple(k.shape)}")
         need(v.shape == k.shape and v.stride() == k.stride(), "keys and values must be laid out alike")
@@ -265,12 +268,18 @@ class Prefill(Wrapper):
 
     def do_init(self, given: dict[str, Any]) -> None:
         super().do_init(given)
-        need(given["custom_mask_buf"] is None and given["mask_indptr_buf"] is None, "this double has no masks")
+        self.masks = given["custom_mask_buf"], given["mask_indptr_buf"]
+        mask, offsets = self.masks
+        need((mask is None) == (offsets is None) and (mask is None or self.graph), "buffers of masks go together")
+        if mask is not None:
+            need(mask.dtype == torch.uint8 and mask.dim() == 1 and mask.is_contiguous(), "a mask is a row of bytes")
+            _ints(offsets, self.rows + 1, "mask_indptr_buf")
         need(not self.graph or self.backend == "fa2", "a recorded schedule must be of one backend")
 
     def do_plan(self, given: dict[str, Any]) -> None:
         named = {"causal", "sm_scale", "window_left", "logits_soft_cap", "q_data_type", "kv_data_type", "seq_lens"}
-        _only(given, named | {"disable_split_kv", "uniform_q_len"}, type(self).plan.__signature__)  # type: ignore[attr-defined]
+        named |= {"disable_split_kv", "uniform_q_len", "packed_custom_mask"}
+        _only(given, named, type(self).plan.__signature__)  # type: ignore[attr-defined]
         need(given["head_dim_qk"] in SIZES, f"no kernel for heads of {given['head_dim_qk']}")
         n_query = given["qo_indptr"].diff().tolist()
         uniform = given["uniform_q_len"]
@@ -281,6 +290,28 @@ class Prefill(Wrapper):
         host = {"indptr": given["paged_kv_indptr"], "last": given["paged_kv_last_page_len"]}
         host |= {"cu_q": given["qo_indptr"], "length": given["seq_lens"]}
         self.take_over(host, given["paged_kv_indices"], given)
+        self._take_mask(host, given["packed_custom_mask"], given)
+
+    def _take_mask(self, host: dict[str, Tensor], given: Tensor | None, plan: dict[str, Any]) -> None:
+        """A mask, and where it has its rows': at as many bytes as they have bits, unless a buffer is told otherwise."""
+        assert self.planned is not None
+        need(self.masks[0] is None or given is not None, "a wrapper with a buffer for masks masks by it")
+        if given is None:
+            return
+        need(self.backend == "fa2", "masks are for fa2 alone")
+        need(plan["window_left"] == -1, "this mask says what is in the window")
+        need(given.dtype == torch.uint8 and given.dim() == 1, "a packed mask is a row of bytes")
+        bits = host["cu_q"].diff() * host["length"]
+        offsets = torch.cat((bits.new_zeros(1), bits.cumsum(0))).to(torch.int32)
+        mask, where = self.masks
+        if not self.graph:
+            need(len(given) >= int(offsets[-1]), "the mask ends before its last row's")
+            mask, where = given, offsets
+        else:
+            need(mask is not None, "a recorded wrapper masks by its own buffer")
+            mask[: len(given)].copy_(given)
+            where.copy_(offsets)
+        self.planned["device"] |= {"mask": mask, "mask_offsets": where}
 
 
 def _only(given: dict[str, Any], named: Any, bound: Any) -> None:
@@ -308,14 +339,23 @@ def _attend(
         part = slice(cu_q[row], cu_q[row + 1])
         pages = device["pages"][indptr[row] : indptr[row + 1]].long()
         need(bool(((pages >= 0) & (pages < len(qkv[1]))).all()), f"page ids of row {row} out of range")
-        values, sums = _row(plan, qkv[0][part].float(), n_keys, pages, qkv[1:])
+        mask = None if "mask" not in device else _mask(device, row, (cu_q[row + 1] - cu_q[row], n_keys))
+        values, sums = _row(plan, qkv[0][part].float(), n_keys, pages, qkv[1:], mask)
         out[part] = values
         if lse is not None:
             lse[part] = sums.t() / math.log(2)  # base 2, as the kernels
 
 
+def _mask(device: dict[str, Any], row: int, shape: tuple[int, int]) -> Tensor:
+    """Bool [queries, keys] of the bits from a row's first byte on, the lowest first."""
+    begin, size = int(device["mask_offsets"][row]), shape[0] * shape[1]
+    packed = device["mask"][begin : begin + -(-size // 8)].int()
+    need(len(packed) == -(-size // 8), f"the mask of row {row} ends before its last bit")
+    return (packed[:, None] >> torch.arange(8) & 1).flatten()[:size].view(shape).bool()
+
+
 def _row(
-    plan: dict[str, Any], q: Tensor, n_keys: int, pages: Tensor, planes: tuple[Tensor, ...]
+    plan: dict[str, Any], q: Tensor, n_keys: int, pages: Tensor, planes: tuple[Tensor, ...], mask: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Out [n, heads, size] and natural lse [heads, n] of one row's queries q [n, heads, size]."""
     n, heads, _ = q.shape
@@ -325,7 +365,9 @@ def _row(
     keys, values = (plane[pages[key // page], key % page].float() for plane in planes)
     position = n_keys - n + torch.arange(n)[:, None]
     see = torch.ones(n, len(key), dtype=torch.bool)
-    if plan["causal"]:
+    if mask is not None:
+        see &= mask[:, low:]
+    elif plan["causal"]:
         see &= key[None] <= position
     if left >= 0:
         see &= key[None] >= position - left

@@ -211,7 +211,7 @@ class TritonAttention(AttentionBackend):
             "PREFIX": skip is not None,
         }
         constants = sizes(spec)
-        attend_kernel[(blocks, spec.q_heads // self._group, cut)](
+        attend_kernel[(blocks * (spec.q_heads // self._group), cut)](
             *(q, *planes_of(call.layer), out, call.lse, *parts, own_lse, skip, call.layer.sinks),
             *(*scales_of(call.layer), bits, batch.positions, batch.cu_q, batch.context, view.page_table),
             *(scale_of(spec), spec.soft_cap, call.first_row, call.rows, call.q_len, view.page_table.stride(0)),

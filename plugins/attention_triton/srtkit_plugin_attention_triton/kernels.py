@@ -218,7 +218,10 @@ def attend_kernel(
     BLOCK_M: tl.constexpr, BLOCK_Q: tl.constexpr, TILE: tl.constexpr, SEGMENTS: tl.constexpr, UNIFORM: tl.constexpr,
     MIXED: tl.constexpr, PREFIX: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Grid (blocks of queries, groups of heads, SEGMENTS) over `rows` rows from `first_row` on.
+    """Grid (blocks of queries x groups of heads, SEGMENTS) over `rows` rows from `first_row` on.
+
+    Groups of a block follow each other: what they read lies side by side. Blocks with most keys are to come first, that
+    none is left alone at the end: of rows of one query the step sees to that, of others the last block has most.
 
     A group is the GROUP query heads of a KV head, or of SPLIT parts of them one. LATENT: q holds the part that meets v,
     which is the value and most of the key, before the part that meets k. `scale` holds log2(e) unless SOFT_CAP.
@@ -229,7 +232,10 @@ def attend_kernel(
     TREE_WORDS: `tree` [token, TREE_WORDS] has a bit for each draft of the row that the token sees.
     """
     await_previous(EARLY)
-    block, group, segment = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    number, segment = tl.program_id(0), tl.program_id(1)
+    block, group = number // (HEADS // GROUP), number % (HEADS // GROUP)
+    if not UNIFORM:
+        block = tl.num_programs(0) // (HEADS // GROUP) - 1 - block
     kv_head = group // SPLIT
     row, query = _row_and_query(cu_q, block, first_row, rows, q_len, BLOCK_Q, UNIFORM)
     begin = tl.load(cu_q + row)
@@ -300,10 +306,10 @@ def attend_kernel(
         if PREFIX:  # one query a row: the index by token and head, which is the same, costs registers
             tl.store(own_lse + row * HEADS + group * GROUP + m, sums, mask=valid)
     else:
-        number = token - tl.load(cu_q + first_row)
+        place = token - tl.load(cu_q + first_row)
         if MIXED:
-            number = row.to(tl.int64) + tl.zeros([BLOCK_M], tl.int64)
-        part = (number * HEADS + head) * SEGMENTS + segment
+            place = row.to(tl.int64) + tl.zeros([BLOCK_M], tl.int64)
+        part = (place * HEADS + head) * SEGMENTS + segment
         tl.store(part_out + part[:, None] * V_HEAD + dv[None, :], acc, mask=out_mask)
         tl.store(part_lse + part, sums, mask=valid)
 

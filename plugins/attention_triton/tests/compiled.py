@@ -36,6 +36,8 @@ TYPES = {
     torch.bfloat16: "bf16",
     torch.float16: "fp16",
     torch.int32: "i32",
+    torch.int64: "i64",
+    torch.bool: "i1",
     torch.float8_e4m3fn: "fp8e4nv",
     torch.float8_e4m3fnuz: "fp8e4b8",
 }
@@ -142,10 +144,22 @@ def compiled(architecture: str, wanted: str = "") -> Iterator[Compiled]:
         step = Step(harness.rig(case), case)
         step.fill()
         step.store()
+        rotate(step)
         step.attend(lse=False)
         for key in [key for key in found if key not in seen]:
             seen.add(key)
-            yield Compiled(name, key[0], *_resources(found[key]))
+            yield Compiled(name, key[0], *resources(found[key]))
+
+
+def rotate(step: Step) -> None:
+    """The store again, of rotated keys, if the backend has that for this layer; heads are normed, too."""
+    part, size = step.rig.backend.parts().rotated, step.rig.spec.head_dim
+    if part is not None:
+        rotation, weight = (
+            torch.zeros(2, len(step.q), 1, size, dtype=step.q.dtype),
+            torch.zeros(size, dtype=step.q.dtype),
+        )
+        part.store_rotated(step.plan, step.layer, (step.q, *step.new), tuple(rotation), (weight, weight, 1e-6))
 
 
 def _on_any(descriptor: Any, fp8: str) -> Any:
@@ -161,7 +175,7 @@ def _on_any(descriptor: Any, fp8: str) -> Any:
     return replace(descriptor, kv_layouts=layouts, build=build)
 
 
-def _resources(kernel: Any) -> tuple[int, int, int]:
+def resources(kernel: Any) -> tuple[int, int, int]:
     """Registers of a thread, what it spills, and shared memory in bytes."""
     if "amdgcn" in kernel.asm:
         numbers = {name: int(value) for name, value in re.findall(r"\.(\w+):\s+(\d+)", kernel.asm["amdgcn"])}

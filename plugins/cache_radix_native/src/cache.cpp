@@ -19,12 +19,10 @@ uint64_t next_cache() {
 
 Cache::Cache(int64_t page_size, int64_t components, Policy policy, bool events, uint64_t hash_mask)
     : tree_(page_size, components, policy, hash_mask),
-      taken_(page_size),
       first_lease_(next_cache()),
       next_lease_(first_lease_) {
     if (events) log_.emplace(page_size);
     out_.reserve(1024);
-    publish();
 }
 
 int64_t Cache::match(const Key& key) {
@@ -51,9 +49,9 @@ int64_t Cache::peek(const Key& key) const {
 int64_t Cache::insert(uint64_t number, const Key& key, const int32_t* mine, int64_t n_pages) {
     const Hold& hold = find(number);
     int64_t known = hold.n_pages;
-    if (n_pages < known) throw Refused{SHORT};
+    if (n_pages < known) throw Refused{Refusal::SHORT};
     if (hold.age != age_) {
-        state.lease = number;
+        lease_ = number;
         show_pages(hold);
         show_remaps(mine, known);
         return known;
@@ -106,27 +104,16 @@ int64_t Cache::reset() {
     return shown();
 }
 
-int64_t Cache::take_events() {
-    if (log_) log_->take(taken_);
-    return 0;
-}
-
-void Cache::publish() {
-    state.evictable = tree_.evictable;
-    state.pinned = tree_.pinned;
-    state.entries = tree_.nodes;
-    state.out = out_.data();
-    state.out_size = static_cast<int64_t>(out_.capacity());
-    state.event_numbers = taken_.numbers().data();
-    state.event_names = taken_.names().data();
-    state.n_event_numbers = static_cast<int64_t>(taken_.numbers().size());
-    state.n_event_names = static_cast<int64_t>(taken_.names().size());
+EventLog Cache::take_events() {
+    EventLog taken(tree_.page_size);
+    if (log_) log_->take(taken);
+    return taken;
 }
 
 const Cache::Hold& Cache::find(uint64_t number) const {
-    if (number >> LEASE_BITS != first_lease_ >> LEASE_BITS) throw Refused{FOREIGN};
+    if (number >> LEASE_BITS != first_lease_ >> LEASE_BITS) throw Refused{Refusal::FOREIGN};
     const auto hold = holds_.find(number);
-    if (hold == holds_.end()) throw Refused{ENDED};
+    if (hold == holds_.end()) throw Refused{Refusal::ENDED};
     return hold->second;
 }
 
@@ -135,7 +122,7 @@ void Cache::lend(Node& node, int64_t n_pages) {
     const Hold hold{&node, n_pages, age_};
     tree_.pin(node);
     holds_.emplace(next_lease_, hold);
-    state.lease = next_lease_++;
+    lease_ = next_lease_++;
     show_pages(hold);
 }
 
@@ -162,7 +149,7 @@ void Cache::show_pages(const Hold& hold) {
 // Where the first pages of the caller are not the cache's, which are shown.
 void Cache::show_remaps(const int32_t* mine, int64_t n_pages) {
     const int64_t components = tree_.components;
-    state.n_remaps = 0;
+    n_remaps_ = 0;
     if (std::equal(mine, mine + n_pages * components, out_.begin())) return;
     for (int64_t component = 0; component < components; ++component) {
         for (int64_t page = 0; page < n_pages; ++page) {
@@ -170,7 +157,7 @@ void Cache::show_remaps(const int32_t* mine, int64_t n_pages) {
             if (mine[at] == out_[at]) continue;
             const int32_t theirs = out_[at];
             out_.insert(out_.end(), {static_cast<int32_t>(component), static_cast<int32_t>(page), mine[at], theirs});
-            ++state.n_remaps;
+            ++n_remaps_;
         }
     }
 }

@@ -5,18 +5,25 @@
 #include <unordered_map>
 #include <vector>
 
-#include "abi.h"
 #include "events.h"
 #include "tree.h"
 
 namespace radix {
+
+// Why a call was refused.
+enum class Refusal { ENDED, FOREIGN, SHORT };
 
 // Thrown before anything has changed.
 struct Refused {
     Refusal why;
 };
 
-// One prefix cache. Every call returns a number of pages, which lie in `state.out`.
+// Pages that no lease covers, and those that one does; nodes without roots.
+struct Figures {
+    int64_t evictable = 0, pinned = 0, nodes = 0;
+};
+
+// One prefix cache. Calls return a number of pages, which lie in `out` until the next call.
 class Cache {
   public:
     Cache(int64_t page_size, int64_t components, Policy policy, bool events, uint64_t hash_mask);
@@ -33,14 +40,20 @@ class Cache {
     int64_t evict(int64_t n);
     // Forget everything but what leases hold.
     int64_t reset();
-    // Show the events since the last call.
-    int64_t take_events();
-    // Bring `state` up to date.
-    void publish();
+    // The events since the last call.
+    EventLog take_events();
 
     int64_t page_size() const { return tree_.page_size; }
+    int64_t components() const { return tree_.components; }
+    Figures figures() const { return {tree_.evictable, tree_.pinned, tree_.nodes}; }
 
-    State state{};
+    // Of the last call: pages [n, components], then of `insert` the remaps (component, index, mine, theirs).
+    const int32_t* out() const { return out_.data(); }
+    int64_t n_remaps() const { return n_remaps_; }
+    // The lease that `match` or `insert` returned.
+    uint64_t lease() const { return lease_; }
+
+    // After an exception that is no refusal: nothing may be called any more.
     bool broken = false;
 
   private:
@@ -60,9 +73,10 @@ class Cache {
 
     Tree tree_;
     std::optional<EventLog> log_;
-    EventLog taken_;
     std::unordered_map<uint64_t, Hold> holds_;
     std::vector<int32_t> out_;
+    int64_t n_remaps_ = 0;
+    uint64_t lease_ = 0;
     int64_t now_ = 0, age_ = 0;
     const uint64_t first_lease_;
     uint64_t next_lease_;

@@ -52,20 +52,37 @@ uint64_t View::hash() const {
     return hash;
 }
 
-Run::Run(const View& view) : ids_(view.ids, view.ids + view.length) {
+Run::Run(const View& view)
+    : ids_(std::make_shared<std::vector<int32_t>>(view.ids, view.ids + view.length)),
+      first_(ids_->data()),
+      length_(view.length) {
     for (const Mark* mark = view.first; mark != view.last; ++mark) {
         marks_.push_back({view.position(*mark), mark->identity});
     }
 }
 
-void Run::cut(int64_t n) {
-    cut_vector(ids_, n);
-    while (!marks_.empty() && marks_.back().at >= n) marks_.pop_back();
+Run Run::cut(int64_t n) {
+    Run rest;
+    rest.ids_ = ids_;
+    rest.first_ = first_ + n;
+    rest.length_ = length_ - n;
+    length_ = n;
+    const auto is_after = [&](const Mark& mark) { return mark.at >= n; };
+    const auto after = std::find_if(marks_.begin(), marks_.end(), is_after);
+    for (auto mark = after; mark != marks_.end(); ++mark) rest.marks_.push_back({mark->at - n, mark->identity});
+    marks_.erase(after, marks_.end());
+    return rest;
+}
+
+void Run::fit() {
+    if (4 * length_ >= static_cast<int64_t>(ids_->size())) return;
+    ids_ = std::make_shared<std::vector<int32_t>>(first_, first_ + length_);
+    first_ = ids_->data();
 }
 
 void Run::put_span(int64_t start, int64_t n, std::string identity) {
-    const int64_t stop = std::min(start + n, length());
-    for (int64_t at = start; at < stop; ++at) ids_[at] = static_cast<int32_t>(start - at - 1);
+    const int64_t stop = std::min(start + n, length_);
+    for (int64_t at = start; at < stop; ++at) first_[at] = static_cast<int32_t>(start - at - 1);
     marks_.push_back({start, std::move(identity)});
 }
 

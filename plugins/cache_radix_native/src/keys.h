@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -39,22 +40,27 @@ class View {
     int64_t base;
 };
 
-// A run with memory of its own.
+// A run that owns its tokens, alone or with the other parts of the run that it was cut from.
 class Run {
   public:
     Run() = default;
     explicit Run(const View& view);
 
-    int64_t length() const { return static_cast<int64_t>(ids_.size()); }
-    View view() const { return {ids_.data(), length(), marks_.data(), marks_.data() + marks_.size()}; }
-    // Drop all but the first `n` tokens, and memory once half of it is unused.
-    void cut(int64_t n);
+    int64_t length() const { return length_; }
+    View view() const { return {first_, length_, marks_.data(), marks_.data() + marks_.size()}; }
+    // Cut in two: this run keeps the first `n` tokens, the rest is returned. No token is copied or read.
+    Run cut(int64_t n);
+    bool shares_memory(const Run& other) const { return ids_ == other.ids_; }
+    // Take a copy of its own tokens if they are less than a quarter of the memory that it keeps.
+    void fit();
     // Make `n` positions from `start` those of a span, of which the run has perhaps not all.
     void put_span(int64_t start, int64_t n, std::string identity);
 
   private:
-    std::vector<int32_t> ids_;
-    std::vector<Mark> marks_;
+    std::shared_ptr<std::vector<int32_t>> ids_;
+    int32_t* first_ = nullptr;  // its own tokens, in `ids_`
+    int64_t length_ = 0;
+    std::vector<Mark> marks_;  // positions count from `first_`
 };
 
 // The first `length` tokens of a caller's key. Without spans, no token is copied.

@@ -75,10 +75,8 @@ std::unique_ptr<Node> Tree::take_child(Node& node) {
 Node& Tree::split(Node& node, int64_t at) {
     const int64_t cut = at / page_size;
     const auto middle = node.pages.begin() + cut * components;
-    // What is cut off is copied, what is left keeps its memory: a match that ends short of a node's end is frequent.
-    Run tail(node.run.view().tail(at));
+    Run tail = node.run.cut(at);
     std::vector<int32_t> tail_pages(middle, node.pages.end());
-    node.run.cut(at);
     cut_vector(node.pages, cut * components);
     auto made = std::make_unique<Node>(std::move(node.run), std::move(node.pages), node.key, node.parent);
     Node& upper = *made;
@@ -182,13 +180,15 @@ void Tree::trim(Node& leaf, int64_t n, std::vector<int32_t>& pages) {
     evictable -= n;
     if (keep > 0) {
         leaf.run.cut(keep * page_size);
+        leaf.run.fit();
         cut_vector(leaf.pages, keep * components);
         if (!leaf.hashes.empty()) cut_vector(leaf.hashes, keep);
         return;
     }
     queue_.erase(*leaf.ticket);
     Node& parent = *leaf.parent;
-    take_child(leaf);
+    const auto taken = take_child(leaf);
+    for (Node* part = &parent; part->run.shares_memory(taken->run); part = part->parent) part->run.fit();
     --nodes;
     settle(parent);
 }

@@ -16,7 +16,7 @@ from srtkit.spec.hookspecs import hookimpl
 from srtkit.spec.prefix_cache import CacheCapabilities, PrefixCache, PrefixCacheBuild, PrefixCacheDescriptor
 
 PART = "prefix_cache:radix-native"
-LIBRARY = Path(__file__).with_name("_radix.so")
+LIBRARY = Path(__file__).with_name("_radix.abi3.so")
 REMEDY = 'install srtkit-plugin-cache-radix and write [prefix_cache] use = "radix": it decides the same'
 
 
@@ -54,6 +54,6 @@ def build(args: PrefixCacheBuild) -> PrefixCache:
 def srtkit_prefix_cache() -> PrefixCacheDescriptor:
     """Offers the cache `radix-native`. Raises `DeviceAbsent` without the library."""
     if not LIBRARY.exists():
-        cause = "its library was not compiled, since there was no C++ compiler when it was installed"
+        cause = "its library was not compiled: there was no C++ compiler, or no Python.h, when it was installed"
         raise DeviceAbsent(PART, cause, REMEDY)
     return PrefixCacheDescriptor(contract="1.0", options=RadixOptions, capabilities=capabilities, build=build)

@@ -1,15 +1,12 @@
-"""The contract over the C++ tree: keys and pages to bytes, results to arrays. Knows components by name.
+"""The contract over the C++ tree: what is rare about keys to bytes, results to arrays. Knows components by name.
 
-Every decision is the library's. One call of the contract is one call of the library (`peek`: one a key; figures are
-read from memory that both see).
+Every decision is the library's. One call of the contract is one call of the library (`peek`: one a key).
 """
 
 from __future__ import annotations
 
 import struct
-import weakref
 from collections.abc import Mapping, Sequence
-from ctypes import ArgumentError, c_int32, c_void_p
 from typing import get_args
 
 import numpy as np
@@ -29,31 +26,12 @@ from srtkit.spec.prefix_cache import (
 from srtkit.spec.step_plan import Ints
 from srtkit_plugin_cache_radix_native import PART, RadixOptions
 from srtkit_plugin_cache_radix_native.events import read_events
-from srtkit_plugin_cache_radix_native.library import NO_MEMORY, REFUSALS, State, load
+from srtkit_plugin_cache_radix_native.library import load
 
 POLICIES: tuple[str, ...] = get_args(RadixOptions.model_fields["eviction"].annotation)
 """In the order of `enum Policy`."""
 ALL_BITS = 2**64 - 1
 INT32 = np.dtype(np.int32)
-
-
-class QuickLease(Lease):
-    """A `Lease` made in half the time, which tells beside calls this short: a frozen dataclass sets field by field."""
-
-    def __init__(
-        self,
-        length: int,
-        pages: Mapping[str, Ints],
-        token: object,
-        pending: int = 0,
-        snapshot_at: tuple[int, ...] = (),
-    ) -> None:
-        fields = self.__dict__
-        fields["length"] = length
-        fields["pages"] = pages
-        fields["token"] = token
-        fields["pending"] = pending
-        fields["snapshot_at"] = snapshot_at
 
 
 class NativeRadixCache(PrefixCache):
@@ -68,16 +46,12 @@ class NativeRadixCache(PrefixCache):
         _refuse_unknown(build)
         self._page_size = build.page_size
         self._names = tuple(component.name for component in build.components)
-        self._c = load()
+        self._only = self._names[0] if len(self._names) == 1 else None
         policy = POLICIES.index(build.options.eviction)
-        made = self._c.new(build.page_size, len(self._names), policy, build.options.events, hash_mask)
-        if made is None:
-            raise OutOfMemory(PART, "there is no memory for an empty cache")
-        self._handle = c_void_p(made)
-        self._free = weakref.finalize(self, self._c.free, self._handle)
-        self._free.atexit = False  # a thread may still be at work; the system takes the memory back
-        self._state: State = self._c.state(self._handle).contents
-        self._out = self._map_out()
+        try:
+            self._c = load().Cache(build.page_size, len(self._names), policy, build.options.events, hash_mask)
+        except MemoryError:
+            raise _no_memory() from None
         nothing = np.empty(0, np.int32)
         nothing.flags.writeable = False
         self._nothing = dict.fromkeys(self._names, nothing)
@@ -88,57 +62,50 @@ class NativeRadixCache(PrefixCache):
         length = len(key.ids)
         if key.limit < length:
             length = max(key.limit, 0)
-        n = self._c.match(self._handle, _bytes_of(key.ids, length), length, _about(key, length))
-        if n < 0:
-            _refuse(n)
-        return QuickLease(n * self._page_size, self._pages(n), self._state.lease)
+        about = _about(key, length) if key.namespace or key.priority or key.spans else None
+        try:
+            n, pages, number = self._c.match(key.ids, length, about)
+        except MemoryError:
+            raise _no_memory() from None
+        return _lease(n * self._page_size, self._pages(pages), number)
 
     def peek(self, keys: Sequence[CacheKey]) -> list[int]:
         """Lengths that `match` would give; changes nothing."""
         lengths = []
         for key in keys:
             length = min(len(key.ids), max(key.limit, 0))
-            n = self._c.peek(self._handle, _bytes_of(key.ids, length), length, _about(key, length))
-            if n < 0:
-                _refuse(n)
-            lengths.append(n * self._page_size)
+            about = _about(key, length) if key.namespace or key.priority or key.spans else None
+            lengths.append(self._c.peek(key.ids, length, about) * self._page_size)
         return lengths
 
     def insert(self, lease: Lease, key: CacheKey, pages: Mapping[str, Ints], upto: int) -> tuple[Lease, list[Remap]]:
         """Take the whole pages below `upto`; under a lease from before the last reset, none."""
         count = upto // self._page_size
-        length = count * self._page_size
-        ids = _bytes_of(key.ids, length)
-        mine = self._flat(pages, count)
-        number = lease.token
+        about = _about(key, count * self._page_size) if key.namespace or key.priority or key.spans else None
+        mine = pages[self._only] if self._only else self._side_by_side(pages, count)
         try:
-            n = self._c.insert(self._handle, number, ids, _about(key, length), mine, count)
-        except ArgumentError:
-            raise AssertionError("this lease is of another cache") from None
-        if n < 0:
-            _refuse(n)
-        state = self._state
-        remaps = self._remaps(n) if state.n_remaps else []
-        if state.lease == number:
-            return lease, remaps
-        return QuickLease(n * self._page_size, self._pages(n), state.lease), remaps
+            n, held, number, remaps = self._c.insert(lease.token, key.ids, about, mine, count)
+        except MemoryError:
+            raise _no_memory() from None
+        named = self._remaps(remaps) if remaps else []
+        if number == lease.token:
+            return lease, named
+        return _lease(n * self._page_size, self._pages(held), number), named
 
     def release(self, lease: Lease) -> Evicted:
         """Unpin; gives back the pages that a reset left to this lease."""
-        try:
-            return self._evicted(self._c.release(self._handle, lease.token))
-        except ArgumentError:
-            raise AssertionError("this lease is of another cache") from None
+        return self._evicted(self._c.release(lease.token))
 
     def evictable(self, component: str) -> int:
         """Pages of every component that no lease covers."""
         assert component in self._names, f"no component {component}"
-        return int(self._state.evictable)
+        evictable: int = self._c.evictable()
+        return evictable
 
     def evict(self, component: str, n: int) -> Evicted:
         """Free min(n, evictable) pages of every component, from the ends of the leaves that go first."""
         assert component in self._names, f"no component {component}"
-        return self._evicted(self._c.evict(self._handle, n))
+        return self._evicted(self._c.evict(n))
 
     def transfers(self) -> list[Transfer]:
         """None: there are no tiers."""
@@ -151,81 +118,76 @@ class NativeRadixCache(PrefixCache):
 
     def events(self) -> list[CacheEvent]:
         """What changed since the last call; nothing unless the option `events` is set."""
-        refusal = self._c.take_events(self._handle)
-        if refusal < 0:
-            _refuse(refusal)
-        return read_events(self._state)
+        return read_events(*self._c.take_events())
 
     def reset(self) -> Evicted:
         """Forget everything. Leases from before keep their pages until released and grow no more."""
-        return self._evicted(self._c.reset(self._handle))
+        return self._evicted(self._c.reset())
 
     def stats(self) -> CacheStats:
         """Figures; all components have equally many pages."""
-        state = self._state
+        evictable, pinned, nodes = self._c.figures()
         return CacheStats(
-            cached_pages=dict.fromkeys(self._names, state.evictable + state.pinned),
-            pinned_pages=dict.fromkeys(self._names, state.pinned),
-            entries=state.entries,
+            cached_pages=dict.fromkeys(self._names, evictable + pinned),
+            pinned_pages=dict.fromkeys(self._names, pinned),
+            entries=nodes,
         )
 
     def close(self) -> None:
         """Free the tree. What would read or change it is refused afterwards; figures are 0."""
-        self._handle = c_void_p()
-        self._state = State()
-        self._out = memoryview(b"").cast("i")
-        self._free()
+        self._c.close()
 
-    def _flat(self, pages: Mapping[str, Ints], count: int) -> bytes:
+    def _side_by_side(self, pages: Mapping[str, Ints], count: int) -> Ints:
         """The first `count` pages as [count, components]."""
-        if len(self._names) == 1:
-            return _bytes_of(pages[self._names[0]], count)
-        columns = [np.frombuffer(_bytes_of(pages[name], count), INT32) for name in self._names]
-        return np.stack(columns, axis=1).tobytes()
+        columns = [pages[name][:count] for name in self._names]
+        assert all(len(column) == count for column in columns), "pages are fewer than the call says"
+        return np.stack(columns, axis=1)
 
-    def _map_out(self) -> memoryview[int]:
-        """C's memory for results, which it replaces when it needs more."""
-        array = (c_int32 * self._state.out_size).from_address(self._state.out)
-        self._out = memoryview(array).cast("B").cast("i")
-        return self._out
-
-    def _pages(self, n: int) -> Mapping[str, Ints]:
-        """The first `n` pages of the result, copied; read-only."""
-        if n == 0:
+    def _pages(self, pages: bytes) -> Mapping[str, Ints]:
+        """Pages by component; read-only."""
+        if not pages:
             return self._nothing
-        out = self._out if len(self._out) == self._state.out_size else self._map_out()
-        names = self._names
-        if len(names) == 1:
-            return {names[0]: np.frombuffer(out[:n].tobytes(), INT32)}
-        rows = np.frombuffer(out[: n * len(names)].tobytes(), INT32).reshape(n, -1).T.copy()
+        if self._only:
+            return {self._only: np.frombuffer(pages, INT32)}
+        rows = np.frombuffer(pages, INT32).reshape(-1, len(self._names)).T.copy()
         rows.setflags(write=False)
-        return dict(zip(names, rows, strict=True))
+        return dict(zip(self._names, rows, strict=True))
 
-    def _remaps(self, n: int) -> list[Remap]:
-        """Where the caller's pages are not the cache's: they follow the `n` pages."""
-        out = self._out if len(self._out) == self._state.out_size else self._map_out()
-        start = n * len(self._names)
-        found = out[start : start + 4 * self._state.n_remaps].tolist()
-        return [Remap(self._names[found[i]], *found[i + 1 : i + 4]) for i in range(0, len(found), 4)]
+    def _remaps(self, remaps: bytes) -> list[Remap]:
+        """Where the caller's pages are not the cache's."""
+        found = memoryview(remaps).cast("i").tolist()
+        return [_remap(self._names[found[i]], *found[i + 1 : i + 4]) for i in range(0, len(found), 4)]
 
-    def _evicted(self, n: int) -> Evicted:
-        if n < 0:
-            _refuse(n)
-        return Evicted(self._pages(n)) if n else self._none_evicted
+    def _evicted(self, pages: bytes) -> Evicted:
+        return Evicted(self._pages(pages)) if pages else self._none_evicted
 
 
-def _bytes_of(values: Ints, n: int) -> bytes:
-    """The first `n` of an int32 array; C would read past the end of fewer."""
-    data = values[:n].tobytes()
-    if len(data) != 4 * n:
-        raise AssertionError("ids or pages are fewer than the call says, or not int32")
-    return data
+# A frozen dataclass sets field by field, which takes a third of such a call: these two are filled at once.
 
 
-def _about(key: CacheKey, length: int) -> bytes | None:
-    """What is rare about the first `length` tokens of a key, as `class Key` in keys.h reads it; None for nothing."""
-    if not (key.namespace or key.priority or key.spans):
-        return None
+def _lease(length: int, pages: Mapping[str, Ints], token: object) -> Lease:
+    """`Lease(length, pages, token)`; the other fields' defaults are the class's."""
+    made = object.__new__(Lease)
+    fields = made.__dict__
+    fields["length"] = length
+    fields["pages"] = pages
+    fields["token"] = token
+    return made
+
+
+def _remap(component: str, index: int, mine: int, theirs: int) -> Remap:
+    """`Remap(component, index, mine, theirs)`."""
+    made = object.__new__(Remap)
+    fields = made.__dict__
+    fields["component"] = component
+    fields["index"] = index
+    fields["mine"] = mine
+    fields["theirs"] = theirs
+    return made
+
+
+def _about(key: CacheKey, length: int) -> bytes:
+    """What is rare about the first `length` tokens of a key, as `class Key` in keys.h reads it."""
     spans = sorted(key.spans)
     after = 0
     for start, stop, _ in spans:
@@ -238,10 +200,8 @@ def _about(key: CacheKey, length: int) -> bytes | None:
     return b"".join((head, key.namespace, *(digest for _, _, digest in spans)))
 
 
-def _refuse(code: int) -> None:
-    if code == NO_MEMORY:
-        raise OutOfMemory(PART, "there is no memory for more of the prefix cache's nodes")
-    raise AssertionError(REFUSALS[code])
+def _no_memory() -> OutOfMemory:
+    return OutOfMemory(PART, "there is no memory for more of the prefix cache's nodes")
 
 
 def _refuse_unknown(build: PrefixCacheBuild) -> None:

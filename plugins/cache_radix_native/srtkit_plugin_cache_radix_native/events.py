@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from ctypes import string_at
 from typing import Literal
 
 import numpy as np
 
 from srtkit.spec.prefix_cache import CacheEvent
-from srtkit_plugin_cache_radix_native.library import State
 
 KINDS: tuple[Literal["stored", "removed", "cleared"], ...] = ("stored", "removed", "cleared")
 """In the order of `enum Event`."""
 
 
-def read_events(state: State) -> list[CacheEvent]:
-    """The events that the state shows."""
-    if not state.n_event_numbers:
-        return []
-    numbers = np.frombuffer(string_at(state.event_numbers, 8 * state.n_event_numbers), np.uint64).tolist()
-    names = string_at(state.event_names, state.n_event_names)
+def read_events(numbers_of: bytes, names: bytes) -> list[CacheEvent]:
+    """Events as `EventLog` in src/events.h collects them: uint64 numbers, and the namespaces one after the other."""
+    numbers = np.frombuffer(numbers_of, np.uint64).tolist()
     events = []
     at = name_at = 0
     while at < len(numbers):

@@ -18,7 +18,7 @@ from srtkit_plugin_cache_radix_native import LIBRARY
 HERE = Path(__file__).parents[1]
 COMPILER = shutil.which(os.environ.get("CXX", "c++"))
 WARNING = "radix-native is installed without its library"
-BUILT = "srtkit_plugin_cache_radix_native/_radix.so"
+BUILT = "srtkit_plugin_cache_radix_native/_radix.abi3.so"
 TAG = sysconfig.get_platform().replace("-", "_").replace(".", "_")
 
 
@@ -87,7 +87,7 @@ def test_where_there_is_a_compiler_there_is_a_library() -> None:
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
 def test_the_source_compiles_into_a_wheel_that_serves(source: Path) -> None:
     wheel, _ = build(source, "wheel")
-    assert wheel.name.endswith(f"-py3-none-{TAG}.whl"), "no Python in the tag: one wheel for all of them"
+    assert wheel.name.endswith(f"-cp311-abi3-{TAG}.whl"), "one wheel for every Python from 3.11 on"
     assert libraries(wheel) == [BUILT]
     unpacked = source.parent / "unpacked"
     with zipfile.ZipFile(wheel) as archive:

@@ -29,7 +29,7 @@ def test_options_and_capabilities_are_those_of_radix_without_windows(events: boo
 
 
 def test_without_a_library_it_says_what_serves_instead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plugin, "LIBRARY", tmp_path / "_radix.so")
+    monkeypatch.setattr(plugin, "LIBRARY", tmp_path / "_radix.abi3.so")
     with pytest.raises(DeviceAbsent) as absent:
         plugin.srtkit_prefix_cache()
     assert absent.value.part == "prefix_cache:radix-native"

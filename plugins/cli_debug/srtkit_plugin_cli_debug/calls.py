@@ -7,8 +7,8 @@ without gaps; an argument that is the same tensor as another stays so.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -45,15 +45,37 @@ class Call:
         return {name: _error(found[name], wanted) for name, wanted in self.results.items()}
 
 
-def record(name: str, function: Callable[..., Any], given: Mapping[str, Any]) -> tuple[Call, Any]:
+def recording(library: Any, names: Mapping[str, str], log: list[Call], scratch: Collection[str] = ()) -> Any:
+    """A dataclass of functions whose calls, by keyword, are noted; `names` are theirs: "module:function" by field.
+
+    `scratch`: arguments that a function writes what it likes to.
+    """
+
+    def noting(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(**given: Any) -> Any:
+            noted, returned = record(name, function, given, scratch)
+            log.append(noted)
+            return returned
+
+        return call
+
+    return replace(library, **{field: noting(name, vars(library)[field]) for field, name in names.items()})
+
+
+def record(
+    name: str, function: Callable[..., Any], given: Mapping[str, Any], scratch: Collection[str] = ()
+) -> tuple[Call, Any]:
     """Make a call, and note it; also what it returned."""
     tensors = {key: one for key, one in given.items() if isinstance(one, Tensor)}
     kept: dict[tuple[int, torch.Size], Tensor] = {}
-    before = {key: kept.setdefault((one.data_ptr(), one.shape), one.clone().contiguous()) for key, one in tensors.items()}
+    before = {
+        key: kept.setdefault((one.data_ptr(), one.shape), one.clone().contiguous()) for key, one in tensors.items()
+    }
     returned = function(**given)
-    results = {key: one.clone() for key, one in tensors.items() if not _same(one, before[key])}
+    changed = [key for key, one in tensors.items() if key not in scratch and not _same(one, before[key])]
+    results = {key: _dense(tensors[key]) for key in changed}
     if isinstance(returned, Tensor) and not any(returned is one for one in tensors.values()):
-        results[RETURNED] = returned.clone()
+        results[RETURNED] = _dense(returned)
     plain = {key: one for key, one in given.items() if key not in tensors}
     return Call(name, before, plain, results), returned
 
@@ -67,7 +89,7 @@ def save(calls: Sequence[Call], path: Path) -> None:
         for name, one in call.tensors.items():
             tensors.setdefault(names.setdefault(id(one), f"{number}.{name}"), one)
         for name, one in call.results.items():
-            tensors[f"{number}.result.{name}"] = one.contiguous()
+            tensors[f"{number}.result.{name}"] = one
         arguments = {name: names[id(one)] for name, one in call.tensors.items()}
         told.append({"function": call.function, "tensors": arguments, "plain": call.plain, "results": [*call.results]})
     save_file(tensors, path, {"calls": json.dumps(told)})
@@ -105,12 +127,16 @@ def check(part: str, platform: str) -> int:
             function = vars(import_module(module))[name]
         except Exception as error:  # of whatever the library loads
             raise DeviceAbsent(part, f"{call.function} cannot be imported: {type(error).__name__}: {error}") from error
-        for result, error in call.play(function, device).items():
+        for result, off in call.play(function, device).items():
             limit = limit_of(str(call.results[result].dtype).removeprefix("torch."), 1.0)
-            far += error > limit
-            verdict = "too far" if error > limit else "ok"
-            print(f"{verdict:<8} {call.function} {result}: relative error {error:.3g}, limit {limit:.2g}", flush=True)
+            far += off > limit
+            verdict = "too far" if off > limit else "ok"
+            print(f"{verdict:<8} {call.function} {result}: relative error {off:.3g}, limit {limit:.2g}", flush=True)
     return int(far > 0)
+
+
+def _dense(one: Tensor) -> Tensor:
+    return one.clone(memory_format=torch.contiguous_format)
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

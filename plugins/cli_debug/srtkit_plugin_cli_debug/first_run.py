@@ -24,6 +24,8 @@ KINDS = ("attention", "ops", "graph_runner")
 TOLD = ("srtkit-core", "torch", "triton")
 SHOWN = 60
 """Lines of a step's output in the report, the last ones."""
+TOO_LONG = 124
+"""The exit code of what was ended, as that of `timeout`."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,7 @@ class Outcome:
 def commands(platform: str, parts: Sequence[str], level: int) -> Iterator[list[str]]:
     """What is run, in order: what is wrong with the machine, then each library, then each plugin on the device."""
     yield ["doctor"]
-    shipped = [part for part in parts if file_of(part, signatures.FILE)]
-    yield from (["debug", "signatures", part] for part in shipped)
+    yield from (["debug", "signatures", part] for part in parts if file_of(part, signatures.FILE))
     yield from (["debug", "calls", part, "--platform", platform] for part in parts if file_of(part, calls.FILE))
     for part in (f"platform:{platform}", *parts):
         yield ["conformance", "run", part, "--device", platform, "--level", str(level)]
@@ -59,25 +60,23 @@ def run(platform: str, named: Mapping[str, str], level: int, report: Path, limit
         raise DeviceAbsent(f"platform:{platform}", "its device is not here", remedy)
     chosen = descriptor.defaults(devices[0]).plugins
     parts = [f"{kind}:{named.get(kind) or chosen[kind][0]}" for kind in KINDS if named.get(kind) or chosen.get(kind)]
-    for part in parts:
-        file_of(part, signatures.FILE)  # is it installed?
     outcomes = []
-    for command in commands(platform, parts, level):
+    for command in [*commands(platform, parts, level)]:  # all are known before the first runs: what is not installed
         print(f"srt {' '.join(command)}", flush=True)
         outcomes.append(_outcome(command, limit))
         print(f"  {_verdict(outcomes[-1])}, {outcomes[-1].seconds:.0f} s", flush=True)
-        report.write_text(text(devices[0], outcomes), "utf-8")
+        report.write_text(text(devices[0], _versions(parts), outcomes), "utf-8")
     failed = sum(one.code != 0 for one in outcomes)
     print(f"{len(outcomes) - failed} of {len(outcomes)} steps passed; written: {report}")
     return int(failed > 0)
 
 
-def text(facts: DeviceFacts, outcomes: Sequence[Outcome]) -> str:
+def text(facts: DeviceFacts, versions: Mapping[str, str], outcomes: Sequence[Outcome]) -> str:
     """The report, in Markdown."""
     lines = [
         f"# First run on {facts.count} x {facts.name} ({facts.platform} {facts.architecture})",
         "",
-        ", ".join(f"{name} {version}" for name, version in _versions().items()),
+        ", ".join(f"{name} {version}" for name, version in versions.items()),
         "",
         "| step | result | seconds |",
         "| --- | --- | ---: |",
@@ -92,37 +91,28 @@ def text(facts: DeviceFacts, outcomes: Sequence[Outcome]) -> str:
 
 def _outcome(command: Sequence[str], limit: float) -> Outcome:
     begin = time.monotonic()
+    line = [sys.executable, "-m", "srtkit", *command]
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "srtkit", *command],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=limit,
-            check=False,
-        )
+        done = subprocess.run(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=limit, check=False)
+        code, said = done.returncode, done.stdout
     except subprocess.TimeoutExpired as late:
-        said = late.output or b""
-        return Outcome(command, -1, time.monotonic() - begin, f"{said.decode(errors='replace')}\nended after {limit} s")
-    return Outcome(command, done.returncode, time.monotonic() - begin, done.stdout)
+        code, said = TOO_LONG, late.output or b""
+    return Outcome(command, code, time.monotonic() - begin, said.decode(errors="replace"))
 
 
 def _verdict(one: Outcome) -> str:
+    if one.code == TOO_LONG:
+        return "took too long"
     if one.code < 0:
-        return f"ended by signal {-one.code}" if one.code != -1 else "took too long"
+        return f"ended by signal {-one.code}"
     return f"failed ({one.code})" if one.code else "passed"
 
 
-def _versions() -> dict[str, str]:
-    """Of srtkit, of what every plugin uses, and of every library whose functions are recorded."""
-    names = [*TOLD]
-    for entry in metadata.entry_points():
-        kind = entry.group.removeprefix("srtkit.").partition(".")[0]
-        if entry.group.startswith("srtkit.") and kind in KINDS and (table := signatures.table_of(f"{kind}:{entry.name}")):
-            names.append(table.distribution)
+def _versions(parts: Sequence[str]) -> dict[str, str]:
+    """Of srtkit, of what every plugin uses, and of the libraries whose functions are recorded."""
+    tables = [table for part in parts if (table := signatures.table_of(part))]
     found = {"python": sys.version.split()[0]}
-    for name in dict.fromkeys(names):
+    for name in dict.fromkeys([*TOLD, *(table.distribution for table in tables)]):
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

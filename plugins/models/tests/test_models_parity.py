@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 import transformers
+from torch import Tensor
+
+from srtkit.engine.ops import norm_rope, rope
+from srtkit.spec.attention import AttentionBackend, AttentionPlan, LayerHandle, RotatedStore
 
 SIZES = {
     "vocab_size": 101,
@@ -142,6 +147,39 @@ def test_prefill_logits_equal_those_of_transformers(name: str, fast: bool, case:
 def test_old_config_keys_give_the_same_logits(name: str, case: Any, tools: Any) -> None:
     config, state, theirs = case(name)
     assert difference(tools.make(old_style(config), state).step(PROMPT).logits, theirs) < 1e-5
+
+
+class Rotating(RotatedStore):
+    """Rotates and stores with the reference operators, and counts how often."""
+
+    def __init__(self, backend: AttentionBackend) -> None:
+        self.backend, self.calls = backend, 0
+
+    def store_rotated(
+        self,
+        plan: AttentionPlan,
+        layer: LayerHandle,
+        qkv: tuple[Tensor, Tensor, Tensor],
+        rotation: tuple[Tensor, Tensor],
+        norms: tuple[Tensor, Tensor, float] | None = None,
+    ) -> None:
+        q, k, v = qkv
+        if norms is None:
+            rope(q, k, *rotation)
+        else:
+            norm_rope(q, k, *norms[:2], *rotation, norms[2])
+        self.backend.store(plan, layer, k, v)
+        self.calls += 1
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3-windows"])
+def test_a_backend_that_rotates_and_stores_gives_the_same_logits(name: str, case: Any, tools: Any) -> None:
+    config, state, theirs = case(name)
+    runner = tools.make(config, state)
+    parts = [Rotating(binding.backend) for binding in runner.table]
+    runner.table = [replace(one, rotated=part) for one, part in zip(runner.table, parts, strict=True)]
+    assert difference(runner.step(PROMPT).logits, theirs) < 1e-5
+    assert all(part.calls == 1 for part in parts)
 
 
 @pytest.mark.parametrize("name", ["llama3", "mistral-window", "qwen3-windows", "gemma2", "gemma3-types", "bamba"])

@@ -50,10 +50,16 @@ def calls(architecture: str, monkeypatch: pytest.MonkeyPatch) -> double.Log:
     return log
 
 
+@pytest.fixture(scope="session")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> Target:
+    """The plugin."""
+    return load_target(Subject("ops", "aiter"), suite_for("ops"), tmp_path_factory.mktemp("ops-aiter"))
+
+
 @pytest.fixture
-def target(architecture: str, tmp_path: Path) -> Target:
+def target(architecture: str, loaded: Target) -> Target:
     """The plugin, told that its device is an AMD GPU."""
-    return replace(load_target(Subject("ops", "aiter"), suite_for("ops"), tmp_path), facts=facts(architecture))
+    return replace(loaded, facts=facts(architecture))
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from plugins.ops_aiter.tests import double
+from plugins.ops_aiter.tests import double, record
 from plugins.ops_aiter.tests.conftest import facts
 from srtkit.spec.capabilities import No
 from srtkit.spec.errors import DeviceAbsent, Unsupported
@@ -21,7 +21,9 @@ from srtkit.spec.ops import OpFacts
 from srtkit_conformance.catalogue import suite_for
 from srtkit_conformance.check import Failed
 from srtkit_conformance.target import Target
-from srtkit_plugin_ops_aiter import NAMES, accepts, library, srtkit_ops
+from srtkit_plugin_cli_debug import calls as recorded_calls
+from srtkit_plugin_cli_debug.signatures import of_folder
+from srtkit_plugin_ops_aiter import NAMES, PART, accepts, library, srtkit_ops
 from srtkit_plugin_ops_aiter.library import FUNCTIONS, Library, find
 from srtkit_plugin_ops_aiter.provider import AiterOps
 from tools import aiter_wheel
@@ -108,8 +110,8 @@ def test_the_table_holds_every_function_that_is_called(version: str) -> None:
 
 def test_every_argument_is_given_by_keyword(calls: double.Log, target: Target) -> None:
     """The double binds what it is given to the recorded parameters; here: nothing relies on an order."""
-    for check in ("ops.rms_norm", "ops.add_rms_norm", "ops.silu_mul", "ops.rope"):
-        CHECKS[check].body(target)
+    for one in ("ops.rms_norm", "ops.add_rms_norm", "ops.silu_mul", "ops.rope"):
+        CHECKS[one].body(target)
     assert {name for name, _ in calls} == set(FUNCTIONS)
     for name, given in calls:
         parameters = double.signature(double.TABLE[double.OLD][f"{FUNCTIONS[name].replace('.', '/')}.py:{name}"])
@@ -120,7 +122,22 @@ def test_every_argument_is_given_by_keyword(calls: double.Log, target: Target) -
 @pytest.mark.full
 def test_the_wheel_defines_what_was_recorded(wheel: Path) -> None:
     recorded = double.TABLE[aiter_wheel.VERSION]
-    assert aiter_wheel.signatures(wheel, recorded) == recorded
+    assert of_folder(wheel, recorded) == recorded
+
+
+# --- the calls that were recorded
+
+
+def test_the_recorded_calls_are_those_that_the_plugin_makes(calls: double.Log) -> None:
+    """Over the double they are right; one of another style of rotation is not."""
+    assert recorded_calls.check(PART, "cpu") == 0
+    assert {(name, *sorted(given)) for name, given in calls} == {
+        (one.function.partition(":")[2], *sorted({**one.tensors, **one.plain})) for one in record.calls()
+    }
+    rope = sys.modules["aiter.ops.rope"]
+    right = vars(rope)[ROPE]
+    vars(rope)[ROPE] = lambda **given: right(**given | {"rotate_style": 1})
+    assert recorded_calls.check(PART, "cpu") == 1
 
 
 # --- aiter's own Triton kernels, in Triton's interpreter

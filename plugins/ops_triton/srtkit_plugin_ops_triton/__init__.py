@@ -12,7 +12,9 @@ from srtkit.spec.hookspecs import hookimpl
 from srtkit.spec.ops import OpFacts, OpsBuild, OpsDescriptor, OpsProvider
 
 PART = "ops:triton"
-NAMES = frozenset({"rms_norm", "add_rms_norm", "silu_mul", "rope", "norm_rope", "linear", "argmax", "sample"})
+NAMES = frozenset(
+    {"rms_norm", "add_rms_norm", "silu_mul", "rope", "norm_rope", "linear", "embed", "argmax", "sample", "penalize"}
+)
 DTYPES: dict[str, frozenset[str]] = {
     "cuda": frozenset({"float32", "bfloat16", "float16"}),
     "rocm": frozenset({"float32", "bfloat16", "float16"}),

@@ -58,6 +58,16 @@ def add_rms_norm_kernel(
 
 
 @triton.jit
+def embed_kernel(ids, weight, out, weight_row, H: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr):
+    """Grid (tokens, blocks of H): the row of the weight that a token's id names."""
+    _begin(EARLY)
+    token = tl.program_id(0).to(tl.int64)
+    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    row = tl.load(ids + token).to(tl.int64)
+    tl.store(out + token * H + i, tl.load(weight + row * weight_row + i, mask=i < H), mask=i < H)
+
+
+@triton.jit
 def silu_mul_kernel(gate_up, out, row_stride, INNER: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr):
     """Grid (rows, blocks of the inner size): silu(gate) * up."""
     _begin(EARLY)

@@ -12,9 +12,9 @@ from torch.nn import functional
 from srtkit.spec.ops import Op, OpFacts, OpsProvider, WeightOp
 from srtkit_plugin_ops_triton import kernels
 from srtkit_plugin_ops_triton.launching import ALONE, Launch, dense_rows, launch_of
-from srtkit_plugin_ops_triton.sampling import argmax, sample
+from srtkit_plugin_ops_triton.sampling import argmax, penalize, sample
 
-SILU_BLOCK = 1024
+SILU_BLOCK = EMBED_BLOCK = 1024
 SHARED_ROWS = 1024
 """Values of a program that norms several short rows."""
 MAX_BLOCK_K, MANY_OUTPUTS = 1024, 2048
@@ -50,6 +50,19 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, lau
         block, warps = _row_block(size)
         arguments = x, residual, weight, out, x.stride(0), residual.stride(0), eps
         kernels.add_rms_norm_kernel[(rows,)](*arguments, H=size, BLOCK=block, num_warps=warps, **launch)
+    return out
+
+
+def embed(ids: Tensor, weight: Tensor, *, launch: Launch = ALONE) -> Tensor:
+    """ids int32 [T], weight [V, H] → [T, H]."""
+    weight = dense_rows(weight)
+    (tokens,), size = ids.shape, weight.shape[1]
+    out = torch.empty(tokens, size, dtype=weight.dtype, device=weight.device)
+    if tokens:
+        block = min(EMBED_BLOCK, triton.next_power_of_2(size))
+        kernels.embed_kernel[(tokens, triton.cdiv(size, block))](
+            *(ids, weight, out, weight.stride(0)), H=size, BLOCK=block, **launch
+        )
     return out
 
 
@@ -154,7 +167,7 @@ def _row_block(size: int) -> tuple[int, int]:
 
 
 _FUNCTIONS: dict[str, Op] = {
-    op.__name__: op for op in (rms_norm, add_rms_norm, silu_mul, rope, norm_rope, argmax, sample)
+    op.__name__: op for op in (rms_norm, add_rms_norm, silu_mul, rope, norm_rope, embed, argmax, sample, penalize)
 }
 
 

@@ -11,9 +11,7 @@ from srtkit_plugin_ops_triton.launching import ALONE, Launch, dense_rows
 
 FEW_ROWS, FEW_BLOCK, BLOCK = 16, 2048, 4096
 """Logits of a program that looks for the largest: fewer where rows alone do not fill the device."""
-SAMPLE_BLOCK, SAMPLE_WARPS = 4096, 16
-SPARE_BITS = {torch.float32: 0, torch.bfloat16: 16, torch.float16: 13}
-"""Last bits that are zero in every float32 that came from such a number."""
+SAMPLE_BLOCK, SAMPLE_WARPS = 8192, 16
 
 
 def argmax(logits: Tensor, *, launch: Launch = ALONE) -> Tensor:
@@ -44,9 +42,26 @@ def sample(
         kernels.sample_kernel[(rows,)](
             *(logits, temperature, top_k, top_p, min_p, seed, position, out, logits.stride(0)),
             V=vocab,
-            SPARE=SPARE_BITS[logits.dtype],
             BLOCK=min(SAMPLE_BLOCK, triton.next_power_of_2(vocab)),
             num_warps=SAMPLE_WARPS,
             **launch,
         )
     return out
+
+
+def penalize(
+    logits: Tensor, slot: Tensor, counts: Tensor, prompted: Tensor, repetition: Tensor, presence: Tensor,
+    frequency: Tensor, *, launch: Launch = ALONE,
+) -> None:  # fmt: skip
+    """Logits [N, V] in place, by what slots [S, V] have seen; parameters [N]."""
+    rows, vocab = logits.shape
+    if rows:
+        assert logits.stride(1) == 1, "rows of logits are dense"
+        block = min(BLOCK, triton.next_power_of_2(vocab))
+        kernels.penalize_kernel[(rows, triton.cdiv(vocab, block))](
+            *(logits, slot, counts.contiguous(), prompted.contiguous(), repetition, presence, frequency),
+            logits.stride(0),
+            V=vocab,
+            BLOCK=block,
+            **launch,
+        )

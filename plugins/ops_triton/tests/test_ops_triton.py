@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from srtkit.engine import ops
 from srtkit.spec.capabilities import No
 from srtkit.spec.errors import DeviceAbsent
 from srtkit.spec.facts import DeviceFacts
@@ -21,8 +24,8 @@ from srtkit_plugin_ops_triton import MAX_HIDDEN, NAMES, accepts, build, srtkit_o
 SUITE = suite_for("ops")
 CHECKS = [check for check in SUITE.checks() if check.level <= 2]
 """Above, a server would run in the interpreter."""
-SLOW = {"ops.rope_strided", "ops.rows", "ops.any_size"}
-"""There; strides are tried below, too."""
+SLOW = {"ops.rope_strided", "ops.rows", "ops.any_size", "ops.sample", "ops.results_stay"}
+"""There; strides and draws are tried below, too."""
 
 
 @pytest.mark.parametrize(
@@ -75,6 +78,40 @@ def test_a_linear_of_one_row_is_that_of_torch(device: str, n: int, k: int, bias:
     linear.pack(weight.to(device), b.to(device) if bias else None)
     exact = x.double() @ weight.double().T + (b.double() if bias else 0)
     assert torch.allclose(linear(x.to(device)).double().cpu(), exact, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("temperature", "top_k", "top_p", "min_p"),
+    [(0.0, 0, 1.0, 0.0), (1.5, 0, 1.0, 0.2), (0.7, 5, 0.8, 0.0), (1.0, 0, 0.6, 0.3)],
+)
+def test_draws_are_those_of_the_reference(
+    device: str, temperature: float, top_k: int, top_p: float, min_p: float
+) -> None:
+    """The same token, wherever the row stands in a batch."""
+    from srtkit_plugin_ops_triton.sampling import sample
+
+    torch.manual_seed(5)
+    logits = torch.randn(2, 40, device=device).half().mul(2).repeat(2, 1)
+    told = [torch.full((4,), one, device=device) for one in (temperature, top_k, top_p, min_p)]
+    told += [torch.tensor([-7, 8, -7, 8], device=device), torch.tensor([3, 2**20, 3, 2**20], device=device)]
+    drawn = sample(logits, *told)
+    assert torch.equal(drawn, ops.sample(logits, *told))
+    assert torch.equal(drawn[:2], drawn[2:])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("architecture", ["sm90", "gfx942"])
+def test_every_kernel_compiles(architecture: str) -> None:
+    """For GPUs that are not here, without a register spilled. The interpreter lets pass what no compiler does."""
+    pytest.importorskip("triton", reason="Triton is not installed")
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "plugins.ops_triton.tests.compiled", architecture]
+    root = Path(__file__).parents[3]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    spilled = [int(number) for number in re.findall(r"(\d+) spilled", done.stdout)]
+    assert len(spilled) >= 2 * len(NAMES), done.stdout
+    assert not any(spilled), done.stdout
 
 
 def reason(op: str, dtype: str, platform: str, **sizes: int) -> str:

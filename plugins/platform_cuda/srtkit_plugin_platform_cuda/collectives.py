@@ -67,7 +67,7 @@ class Group(Communicator):
 
     def all_gather(self, out: Tensor, tensor: Tensor) -> None:
         """`out` [world · n, …] from `tensor` [n, …], contiguous both."""
-        # The public function has one name up to torch 2.12 and another from 2.13 on, both around this call.
+        # torch 2.13 warns of the one public name that 2.11 has for it; both are around this call.
         self._group._allgather_base(out, tensor).wait()
 
     def broadcast(self, tensor: Tensor, source: int) -> None:

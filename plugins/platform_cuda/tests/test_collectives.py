@@ -1,4 +1,4 @@
-"""Groups of ranks by gloo, which takes the same calls as NCCL: this process is rank 0, a second one rank 1."""
+"""Groups of ranks by gloo, and by NCCL where there are two GPUs: this process is rank 0, a second one rank 1."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ import sys
 import torch
 from srtkit_plugin_platform_cuda.collectives import Collectives
 
-collectives = Collectives("platform:test", "gloo", 2)
+backend, device = sys.argv[1:]
+if device == "cuda":
+    torch.cuda.set_device(1)
+torch.set_default_device(device)
+collectives = Collectives("platform:test", backend, 2)
 group = collectives.group((0, 1), 1)
 x = torch.tensor([1.0, 10.0])
 group.all_reduce(x)
@@ -33,32 +37,37 @@ sys.stdin.readline()  # and never comes to the second barrier
 """
 
 
-@pytest.fixture
-def other(monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[str]]:
+TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there are no two GPUs here")
+
+
+@pytest.fixture(params=["gloo cpu", pytest.param("nccl cuda", marks=TWO_GPUS)])
+def other(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[str]]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", str(port))
-    process = subprocess.Popen([sys.executable, "-c", OTHER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, "-c", OTHER, *request.param.split()]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     with process:
         yield process
         process.kill()
 
 
 def test_two_ranks(other: subprocess.Popen[str]) -> None:
-    collectives = Collectives("platform:test", "gloo", 2)
+    backend, device = map(str, other.args[-2:])  # type: ignore[index]
+    collectives = Collectives("platform:test", backend, 2)
     group = collectives.group((0, 1), 0)
-    x = torch.tensor([2.0, 20.0])
+    x = torch.tensor([2.0, 20.0], device=device)
     group.all_reduce(x)
     assert x.tolist() == [3, 30]
-    out = torch.empty(4)
-    group.all_gather(out, torch.tensor([-1.0, -2.0]))
+    out = torch.empty(4, device=device)
+    group.all_gather(out, torch.tensor([-1.0, -2.0], device=device))
     assert out.tolist() == [-1, -2, 3, 4]
-    told = torch.zeros(1)
+    told = torch.zeros(1, device=device)
     group.broadcast(told, 1)
     assert told.item() == 7
-    group.send(torch.tensor([5.0, 6.0]), 1)
+    group.send(torch.tensor([5.0, 6.0], device=device), 1)
     group.recv(x, 1)
     assert x.tolist() == [6, 7]
     group.barrier(20)

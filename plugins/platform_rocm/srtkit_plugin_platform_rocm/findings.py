@@ -74,7 +74,7 @@ class Machine:
         closed = [f"/{path.relative_to(self.root)}" for path in (kfd, *renders) if not self.may(path)]
         if closed:
             remedy = f"sudo usermod -aG render,video $USER, and log in again; {CONTAINER}"
-            yield Finding("fail", closed[0], f"this user may not open it{_more(closed)}: {remedy}")
+            yield Finding("fail", closed[0], f"cannot be opened by this user{_more(closed)}: {remedy}")
 
     def _visibility(self, count: int) -> Iterator[Finding]:
         """The HSA runtime applies ROCR's list; HIP then its own to what is left, or CUDA's where that is not set."""

@@ -104,7 +104,7 @@ def test_devices_that_this_user_may_not_open(tmp_path: Path) -> None:
     write_machine(tmp_path, gpus=2)
     (fault,) = faults(found(tmp_path, may=lambda path: path.name == "renderD128"))
     assert (fault.verdict, fault.subject) == ("fail", "/dev/kfd")
-    assert "may not open it (and 1 more): sudo usermod -aG render,video $USER" in fault.detail
+    assert "cannot be opened by this user (and 1 more): sudo usermod -aG render,video $USER" in fault.detail
 
 
 def test_rocm_elsewhere(tmp_path: Path) -> None:

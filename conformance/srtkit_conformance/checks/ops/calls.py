@@ -18,8 +18,9 @@ MANY = 130
 FLOWING = {
     **dict.fromkeys(("rms_norm", "add_rms_norm", "linear"), "x"),
     **dict.fromkeys(("rope", "norm_rope"), "q"),
-    **dict.fromkeys(("argmax", "sample"), "logits"),
+    **dict.fromkeys(("argmax", "sample", "penalize"), "logits"),
     "silu_mul": "gate_up",
+    "embed": "weight",
 }
 """The argument that holds the tokens' values."""
 
@@ -125,7 +126,7 @@ def rows(target: Target) -> Outcome:
 
 
 def _one_row(given: Arguments, row: int) -> Arguments:
-    whole = ("weight", "bias", "q_weight", "k_weight")
+    whole = ("weight", "bias", "q_weight", "k_weight", "counts", "prompted")
     return {name: tensor if name in whole else tensor[row : row + 1] for name, tensor in given.items()}
 
 

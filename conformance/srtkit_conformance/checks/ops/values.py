@@ -102,6 +102,27 @@ def norm_rope(target: Target) -> Outcome:
 
 
 @check(
+    "ops.embed",
+    level=1,
+    clause="ops/1.2: embed (ids int32 [T], weight [V, H]) -> [T, H]; the rows of the weight that ids name",
+    explain="The tail of an odd size is lost, or values are rounded on the way.",
+)
+def embed(target: Target) -> Outcome:
+    return _values(target, "embed")
+
+
+@check(
+    "ops.penalize",
+    level=1,
+    clause="ops/1.2: penalize: logits above 0 are divided by repetition, others multiplied; those counted lose more",
+    explain="The row's number is taken for its slot, what stands in the prompt is counted as output or forgotten, "
+    "negative logits are divided, too, or the penalties come before the division.",
+)
+def penalize(target: Target) -> Outcome:
+    return _values(target, "penalize", (Content(3.0),))
+
+
+@check(
     "ops.argmax",
     level=1,
     clause="ops/1.2: argmax (logits [N, V]) -> int32 [N]; the smallest index of a row's maximum; NaN is above all",

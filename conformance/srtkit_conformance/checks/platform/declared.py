@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from srtkit.plugins.catalogue import official_distribution
+from srtkit.plugins.catalogue import OFFICIAL
 from srtkit.plugins.registry import discover
 from srtkit.spec.errors import PluginNotFound
 from srtkit.spec.facts import DeviceFacts
@@ -128,7 +128,7 @@ def _sensible(said: PlatformDefaults, facts: DeviceFacts) -> PlatformDefaults:
             try:
                 registry.find(kind, name)
             except PluginNotFound:
-                known = official_distribution(kind, name)
+                known = OFFICIAL.get(f"{kind}:{name}", "")
                 expect(bool(known), "a default names a plugin that nobody has", observed=f"{kind}:{name}")
     return said
 

@@ -40,6 +40,11 @@ def norm_rope(q: Tensor, k: Tensor, q_weight: Tensor, k_weight: Tensor, cos: Ten
     rope(q, k, cos, sin)
 
 
+def embed(ids: Tensor, weight: Tensor) -> Tensor:
+    """Rows."""
+    return weight[ids]
+
+
 class OwnCopy(WeightOp):
     """A linear that keeps a copy, as one does that packs: the model must not rely on its own tensor."""
 
@@ -69,7 +74,7 @@ class OnTheWeight(OwnCopy):
         return True
 
 
-_PLAIN: dict[str, Op] = {one.__name__: one for one in (rms_norm, add_rms_norm, silu_mul, rope, norm_rope)}
+_PLAIN: dict[str, Op] = {one.__name__: one for one in (rms_norm, add_rms_norm, silu_mul, rope, norm_rope, embed)}
 
 
 class PlainOps(OpBinder):

@@ -25,6 +25,8 @@ SIZES: dict[str, tuple[dict[str, int], ...]] = {
         {"head_dim": 2, "rotary": 2},
     ),
     "norm_rope": ({"head_dim": 64}, {"head_dim": 10}, {"head_dim": 80}, {"head_dim": 2}),
+    "embed": _HIDDEN,
+    "penalize": ({"vocab": 64}, {"vocab": 5}, {"vocab": 129}),
     "argmax": ({"vocab": 64}, {"vocab": 5}, {"vocab": 129}, {"vocab": 5000}),
     "sample": ({"vocab": 64}, {"vocab": 1}, {"vocab": 300}),
     "linear": ({"in": 64, "out": 48}, {"in": 32, "out": 5}, {"in": 7, "out": 33}, {"in": 96, "out": 1}),

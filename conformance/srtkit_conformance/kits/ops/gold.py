@@ -26,6 +26,8 @@ INSIDE = 64
 """Roundings of float32 in the work inside, sums and functions together."""
 HEADS = (3, 2)
 """Query and key heads of a rotation."""
+VOCAB = 50
+"""Rows of an embedding."""
 EPS = 1e-5
 
 Arguments = dict[str, Tensor]
@@ -65,6 +67,11 @@ def draw(case: Case, rows: int, rng: np.random.Generator, gain: float = 1.0) -> 
             tables = (torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1))
             weights = {"q_weight": normal(size), "k_weight": normal(size)} if case.op == "norm_rope" else {}
             return {"q": q, "k": k, **weights, "cos": tables[0].to(q.dtype), "sin": tables[1].to(q.dtype)}
+        case "embed":
+            ids = torch.from_numpy(rng.integers(0, VOCAB, rows, dtype=np.int32))
+            return {"ids": ids, "weight": normal(VOCAB, sizes["hidden"], scale=gain)}
+        case "penalize":
+            return {"logits": normal(rows, sizes["vocab"], scale=gain)} | tokens.penalties(rows, sizes["vocab"], rng)
         case "argmax":
             return {"logits": normal(rows, sizes["vocab"], scale=gain)}
         case "sample":
@@ -127,6 +134,23 @@ def _norm_rope(given: Arguments, eps: float) -> dict[str, Expected]:
     return {name: Expected(one.value, 2 * one.rounded, one.summed) for name, one in turned.items()}
 
 
+def _embed(given: Arguments, eps: float) -> dict[str, Expected]:
+    """Bit by bit."""
+    value = given["weight"].double()[given["ids"].long()]
+    return {"out": Expected(value, 0 * value, 0 * value)}
+
+
+def _penalize(given: Arguments, eps: float) -> dict[str, Expected]:
+    x, count = given["logits"].double(), given["counts"][given["slot"]].double()
+    repetition, presence, frequency = (
+        given[name].double()[:, None] for name in ("repetition", "presence", "frequency")
+    )
+    known = (count > 0) | given["prompted"][given["slot"]]
+    scaled = torch.where(known, torch.where(x > 0, x / repetition, x * repetition), x)
+    less = torch.where(count > 0, presence, 0.0) + frequency * count
+    return {"logits": Expected(scaled - less, (scaled - less).abs(), scaled.abs() + less.abs())}
+
+
 def _linear(given: Arguments, eps: float) -> dict[str, Expected]:
     x, weight = given["x"].double(), given["weight"].double()
     product, size = x @ weight.T, x.abs() @ weight.abs().T
@@ -140,6 +164,8 @@ _FORMULAS: dict[str, Callable[[Arguments, float], dict[str, Any]]] = {
     "silu_mul": _silu_mul,
     "rope": _rope,
     "norm_rope": _norm_rope,
+    "embed": _embed,
+    "penalize": _penalize,
     "argmax": lambda given, eps: {"out": tokens.largest(given["logits"])},
     "sample": lambda given, eps: {"out": tokens.drawable(given)},
     "linear": _linear,

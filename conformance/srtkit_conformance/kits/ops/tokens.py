@@ -1,4 +1,4 @@
-"""Operators that end in token ids: their arguments, and which ids they may give, by float64 and exact integers.
+"""Operators that begin or end with token ids: their arguments, and which ids they may give, by float64 and integers.
 
 A draw is near the edge between two tokens once in a while: both are right then. Knows no plugin and no device.
 """
@@ -62,6 +62,19 @@ def parameters(rows: int, rng: np.random.Generator, kinds: tuple[tuple[float, in
         "min_p": torch.tensor(min_p, dtype=torch.float32),
         "seed": torch.from_numpy(rng.integers(-(2**63), 2**63 - 1, rows)),
         "position": torch.from_numpy(rng.integers(0, 2**20, rows)),
+    }
+
+
+def penalties(rows: int, vocab: int, rng: np.random.Generator) -> Arguments:
+    """What `penalize` takes beside logits: the rows' slots are some of more, in any order."""
+    slots = rows + 3
+    return {
+        "slot": torch.from_numpy(rng.permutation(slots)[:rows].astype(np.int64)),
+        "counts": torch.from_numpy((rng.integers(-2, 4, (slots, vocab))).clip(0).astype(np.int32)),
+        "prompted": torch.from_numpy(rng.random((slots, vocab)) < 0.3),
+        "repetition": torch.from_numpy(rng.uniform(0.5, 2.0, rows).astype(np.float32)),
+        "presence": torch.from_numpy(rng.uniform(-2.0, 2.0, rows).astype(np.float32)),
+        "frequency": torch.from_numpy(rng.uniform(-1.0, 1.0, rows).astype(np.float32)),
     }
 
 

@@ -56,7 +56,7 @@ def layouts_alternate(descriptor: AttentionDescriptor) -> AttentionDescriptor:
 
     def kv_layouts(spec: AttentionSpec, page_size: int, facts: DeviceFacts) -> Sequence[KVLayout]:
         found = descriptor.kv_layouts(spec, page_size, facts)
-        return [replace(one, any_page_stride=False) for one in found] if next(calls) % 3 == 2 else found
+        return [replace(one, kernel_pages=(1,)) for one in found] if next(calls) % 3 == 2 else found
 
     return replace(descriptor, kv_layouts=kv_layouts)
 

@@ -1,4 +1,4 @@
-"""Providers that offer argmax and sample, too: a legal one in torch, and those that choose wrongly."""
+"""Providers that offer operators of token ids, too: a legal one in torch, and wrong ones."""
 
 from __future__ import annotations
 
@@ -15,6 +15,23 @@ from srtkit_conformance.mutant import mutant, variant
 from srtkit_conformance.mutants.ops.wrap import Make, WrappedProvider
 
 
+def embed(ids: Tensor, weight: Tensor) -> Tensor:
+    """Legal."""
+    return weight[ids]
+
+
+def penalize(
+    logits: Tensor, slot: Tensor, counts: Tensor, prompted: Tensor, repetition: Tensor, presence: Tensor,
+    frequency: Tensor, *, prompt_forgotten: bool = False,
+) -> None:  # fmt: skip
+    """Legal, unless told otherwise: `prompt_forgotten`, only what was generated is penalised."""
+    count = counts[slot]
+    known = count > 0 if prompt_forgotten else (count > 0) | prompted[slot]
+    wide, factor = logits.float(), torch.where(known, repetition[:, None], 1.0)
+    less = presence[:, None] * (count > 0) + frequency[:, None] * count
+    logits.copy_(torch.where(wide > 0, wide / factor, wide * factor) - less)
+
+
 def argmax(logits: Tensor) -> Tensor:
     """Legal."""
     return logits.argmax(-1).int()
@@ -22,9 +39,9 @@ def argmax(logits: Tensor) -> Tensor:
 
 def sample(
     logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, seed: Tensor, position: Tensor,
-    *, share_of_all: bool = False, by_place: bool = False,
+    *, fault: str = "",
 ) -> Tensor:  # fmt: skip
-    """Legal, unless told otherwise: `share_of_all`, top-p of all weights; `by_place`, u of the row's place."""
+    """Legal without `fault`. "all": top-p is of all weights; "place": u is of the row's place."""
     out = argmax(logits)
     for row in (temperature > 0).nonzero().flatten().tolist():
         weight = torch.softmax(logits[row].double() / temperature[row], -1)
@@ -35,11 +52,11 @@ def sample(
             weight, kept = weight[order], kept[order]
             if top_k[row] > 0:
                 weight[int(top_k[row]) :] = 0
-            inside = weight.cumsum(0) - weight < top_p[row] * (all_of if share_of_all else weight.sum())
+            inside = weight.cumsum(0) - weight < top_p[row] * (all_of if fault == "all" else weight.sum())
             inside[0] = True
             kept = kept & inside
         after = torch.where(kept, weight, 0.0).cumsum(0)
-        u = uniform(row if by_place else int(seed[row]), int(position[row]))
+        u = uniform(row if fault == "place" else int(seed[row]), int(position[row]))
         place = int((after <= u * after[-1]).sum())
         out[row] = order[min(place, len(order) - 1)]
     return out
@@ -71,7 +88,29 @@ class Offering(WrappedProvider):
         return self._ops[facts.op] if facts.op in self._ops else super().bind(facts)
 
 
-tokens = variant("ops.tokens", of="cpu", sentence="Offers argmax and sample.")(offering(argmax=argmax, sample=sample))
+tokens = variant("ops.tokens", of="cpu", sentence="Offers operators that begin and end with token ids.")(
+    offering(embed=embed, argmax=argmax, sample=sample, penalize=penalize)
+)
+
+
+def _scaled(ids: Tensor, weight: Tensor) -> Tensor:
+    return (weight.float() * 1.01)[ids].to(weight.dtype)
+
+
+scaled_rows = mutant(
+    "ops.scaled_rows",
+    of="cpu",
+    sentence="The embedding is scaled on the way.",
+    killed_by=("ops.embed",),
+)(offering(embed=_scaled))
+
+
+prompt_forgotten = mutant(
+    "ops.prompt_forgotten",
+    of="cpu",
+    sentence="A repetition of the prompt is not penalised.",
+    killed_by=("ops.penalize",),
+)(offering(penalize=partial(penalize, prompt_forgotten=True)))
 
 
 def _last(logits: Tensor) -> Tensor:
@@ -91,7 +130,7 @@ share_of_all = mutant(
     of="cpu",
     sentence="top-p is a share of all weights where top-k has left a part of them.",
     killed_by=("ops.sample",),
-)(offering(sample=partial(sample, share_of_all=True)))
+)(offering(sample=partial(sample, fault="all")))
 
 
 by_place = mutant(
@@ -99,4 +138,4 @@ by_place = mutant(
     of="cpu",
     sentence="A row's random number is that of its place in the batch.",
     killed_by=("ops.sample",),
-)(offering(sample=partial(sample, by_place=True)))
+)(offering(sample=partial(sample, fault="place")))

@@ -58,7 +58,11 @@ class PlainLinear(WeightOp):
         return False
 
 
-OPERATORS: dict[str, Op] = {"rms_norm": rms_norm, "add_rms_norm": add_rms_norm, "silu_mul": silu_mul, "rope": rope}
+def embed(ids: Tensor, weight: Tensor) -> Tensor:
+    return weight[ids]
+
+
+OPERATORS: dict[str, Op] = {op.__name__: op for op in (rms_norm, add_rms_norm, silu_mul, rope, embed)}
 
 
 class PlainOps(OpBinder):
