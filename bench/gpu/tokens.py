@@ -1,4 +1,4 @@
-"""`ops:triton`'s argmax and sample beside torch's on logits of a large vocabulary, and rotation and store in one: µs.
+"""`ops:triton`'s operators of token ids beside torch's, vocabulary 151,936, and rotation and store in one: µs.
 
     python -m bench.gpu.tokens [--rows 1 64 128 256] [--out FILE]
 
@@ -21,8 +21,8 @@ from bench.gpu.linear import microseconds
 from srtkit.engine import ops as reference
 from srtkit.spec.attention import LayerHandle
 from srtkit_plugin_attention_triton import slots
-from srtkit_plugin_ops_triton.provider import norm_rope, rope
-from srtkit_plugin_ops_triton.sampling import argmax, sample
+from srtkit_plugin_ops_triton.provider import embed, norm_rope, rope
+from srtkit_plugin_ops_triton.sampling import argmax, penalize, sample
 
 VOCAB, CALLS = 151936, 16
 EARLY = {"EARLY": True, "launch_pdl": True}
@@ -72,6 +72,33 @@ def draw(logits: torch.Tensor, **given: float) -> dict[str, Any]:
         "triton": graphed(partial(sample, logits, *told, launch=EARLY)),
         "torch": graphed(lambda: reference.sample(logits, *told)),
         "same": round(float((found == reference.sample(logits, *told)).float().mean()), 4),
+    }
+
+
+def penalised(logits: torch.Tensor) -> dict[str, Any]:
+    """penalize: times, of the same logits again and again."""
+    rows = len(logits)
+    slot = torch.randperm(rows, device="cuda")
+    counts = torch.randint(-9, 3, (rows, VOCAB), device="cuda", dtype=torch.int32).clamp_(min=0)
+    told = slot, counts, torch.rand(rows, VOCAB, device="cuda") < 0.01, *torch.rand(3, rows, device="cuda").add(0.5)
+    found, right = logits.clone(), logits.clone()
+    penalize(found, *told)
+    reference.penalize(right, *told)
+    torch.testing.assert_close(found, right)
+    return {
+        "triton": graphed(partial(penalize, found, *told, launch=EARLY)),
+        "torch": graphed(partial(reference.penalize, right, *told)),
+    }
+
+
+def embedded(rows: int) -> dict[str, Any]:
+    """embed: rows of 1,024."""
+    weight = torch.randn(VOCAB, 1024, device="cuda", dtype=torch.bfloat16)
+    ids = torch.randint(0, VOCAB, (rows,), device="cuda", dtype=torch.int32)
+    assert torch.equal(embed(ids, weight), reference.embed(ids, weight)), "embed is not torch's"
+    return {
+        "triton": graphed(partial(embed, ids, weight, launch=EARLY)),
+        "torch": graphed(partial(reference.embed, ids, weight)),
     }
 
 
@@ -126,9 +153,11 @@ def main() -> None:
     for rows in arguments.rows:
         for name, layer in LAYERS.items():
             told(f"rotation and store, {name}", rows, turned(rows, *layer))
+        told("embed", rows, embedded(rows))
         for dtype in (torch.bfloat16, torch.float32):
             logits = (torch.randn(rows, VOCAB, device="cuda") * 3).to(dtype)
             told(f"argmax, {dtype}", rows, largest(logits))
+            told(f"penalize, {dtype}", rows, penalised(logits))
             for name, given in DRAWS.items():
                 told(f"sample, {name}, {dtype}", rows, draw(logits, **given))
     if arguments.out:

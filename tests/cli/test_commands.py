@@ -14,6 +14,7 @@ import pytest
 from srtkit.cli.serve import serve_settings
 from srtkit.plugins.registry import discover
 from srtkit.spec.errors import ConfigError
+from srtkit.spec.versions import CONTRACTS
 from tests.cli.conftest import Result
 from tests.plugins.toys import Site, answers, light_module
 
@@ -139,7 +140,7 @@ def test_show_tells_what_it_is_and_ends_with_the_lines_that_switch_it_on(site: S
     rows = dict(line.split(None, 1) for line in head.splitlines()[1:])
     assert rows["description"] == "A toy of chips."
     assert rows["distribution"] == f"toy-{kind.replace('_', '-')}-toy 1.0"
-    assert rows["contract"] == "1.0; this core speaks 1.0"
+    assert rows["contract"] == f"1.0; this core speaks {CONTRACTS[kind].version}"
     assert lines == f'[{kind}]\nuse = "toy"\n[{kind}.options.toy]\n# size = 1\n# inner = ""\n'
     assert tomllib.loads(lines)[kind]["options"] == {"toy": {}}
 

@@ -10,11 +10,12 @@ import pytest
 
 import srtkit_plugin_attention_torch as attention_torch
 from srtkit import Engine
-from srtkit.spec.attention import AttentionCapabilities
+from srtkit.spec.attention import AttentionCapabilities, AttentionPlan, LayerHandle
 from srtkit.spec.facts import DeviceFacts
 from srtkit.spec.graph_runner import CaptureLevel, GraphRunner
 from srtkit.spec.step_plan import StepKey
 from srtkit_conformance.kits.server.whole_tables import WholeTables
+from srtkit_conformance.mutants.attention.rotated import Rotating
 from srtkit_plugin_graph_cuda.runner import CapturingRunner
 from srtkit_plugin_graph_eager.runner import EagerRunner
 from tests.live_server import tiny
@@ -92,3 +93,21 @@ def test_captured_steps_give_the_tokens_of_eager_ones(
     if level != "one_token":
         assert {key.tokens for key in ran[CapturingRunner] if not key.q_len} == {48}
         assert len(ran[EagerRunner]) == 1, "the warm-up"
+
+
+def test_recorded_steps_rotate_and_store_in_one(
+    folder: Path, expected: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the backend has the part: every key, while it is recorded."""
+    recordable(monkeypatch, "any")
+    rows: list[int] = []
+
+    class Noting(Rotating):
+        def store_rotated(self, plan: AttentionPlan, layer: LayerHandle, qkv: Any, *how: Any) -> None:
+            rows.append(len(qkv[0]))
+            super().store_rotated(plan, layer, qkv, *how)
+
+    whole = WholeTables.parts
+    monkeypatch.setattr(WholeTables, "parts", lambda self: replace(whole(self), rotated=Noting(self)))
+    assert tokens_of(folder, '["cuda-full", "eager"]', 1) == expected
+    assert {1, 2, 4, 48} <= set(rows)

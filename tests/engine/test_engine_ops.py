@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -16,6 +17,8 @@ from srtkit.spec.capabilities import YES, Answer, No, NoOptions
 from srtkit.spec.errors import PluginBroken, Unsupported
 from srtkit.spec.facts import DeviceFacts
 from srtkit.spec.ops import SCHEMAS, Op, OpFacts, OpsDescriptor, OpsProvider, WeightOp
+from srtkit_conformance.kits.ops.cases import SIZES, Case
+from srtkit_conformance.kits.ops.gold import compare, draw, expected
 
 CPU = DeviceFacts(platform="cpu", name="test", architecture="x86_64")
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 6e-3}
@@ -138,6 +141,19 @@ def test_the_first_provider_that_accepts_is_bound_and_the_reasons_are_kept() -> 
         "linear float32 in=4 out=4": "narrow",
         "linear float32 in=8 out=4": "torch (narrow: only up to 4 inputs)",
     }
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("op", ["embed", "argmax", "sample", "penalize"])
+def test_references_of_token_ids_are_right_by_the_suite(op: str, dtype: str) -> None:
+    rng = np.random.default_rng(5)
+    for sizes in SIZES[op]:
+        case = Case(op, dtype, sizes)
+        given = draw(case, 40, rng, 2.0)
+        there = {name: tensor.clone() for name, tensor in given.items()}
+        out = vars(ops)[op](*there.values())
+        for name, wanted in expected(case, given).items():
+            compare(out if name == "out" else there[name], wanted, dtype, op)
 
 
 def test_an_unknown_operator_is_refused_by_name() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from srtkit.engine import ops
 from srtkit.engine.sampler import Sampling, log_probabilities, sample, uniform
 from srtkit.engine.state import DeviceState
 from srtkit.spec.facts import DeviceFacts, Limits
@@ -36,9 +37,12 @@ def admit(state: DeviceState, stops: list[tuple[int, int]] | None = None, **para
 
 
 def sampled(logits: torch.Tensor, slots: np.ndarray, positions: np.ndarray, state: DeviceState) -> torch.Tensor:
-    """Sample a copy of the logits at rows of these slots."""
+    """Sample a copy of the logits at rows of these slots, which an operator does in the same way."""
     both = slots.astype(np.int32), positions.astype(np.int32)
-    return sample(logits.clone(), Sampling(*(torch.from_numpy(one).long() for one in both), *both), state)
+    step = Sampling(*(torch.from_numpy(one).long() for one in both), *both)
+    ids = sample(logits.clone(), step, state)
+    assert torch.equal(sample(logits.clone(), step, state, ops.sample), ids)
+    return ids
 
 
 def reference(logits: np.ndarray, temperature: float, top_k: int, top_p: float, min_p: float) -> np.ndarray:

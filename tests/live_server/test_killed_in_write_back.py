@@ -21,9 +21,10 @@ import pytest
 
 from tests.live import LiveServer, live_server
 from tests.live_server import tiny
+from tests.live_server.clients import wait_until
 
 PAGE, TOKENS, ANSWER, CONTEXT = 128, 640, 8, 768
-KILLS = 3
+KILLS, FOLDERS = 3, 256
 
 
 def prompt_of(number: int) -> str:
@@ -41,6 +42,7 @@ def test_the_next_server_serves_the_same_tokens(model: Path, tmp_path: Path) -> 
     for _ in range(KILLS):
         with server(model, tmp_path, "hiradix", storage={"use": "files", "path": str(store)}) as one, asking(one):
             (rank,) = one.children
+            wait_until(lambda: len(list(store.rglob("*"))) > FOLDERS + 30, 60)
             stop_while_it_writes(rank, store)
             for pid in (rank, one.pid):
                 os.kill(pid, signal.SIGKILL)
@@ -50,7 +52,7 @@ def test_the_next_server_serves_the_same_tokens(model: Path, tmp_path: Path) -> 
         for _ in range(2):
             answers = [complete(one, prompt) for prompt in PROMPTS]
             assert [text for text, _ in answers] == expected
-            assert sum(reused for _, reused in answers) > TOKENS, "nothing came back"
+            assert sum(reused for _, reused in answers) >= TOKENS, "nothing came back"
 
 
 @contextmanager

@@ -111,13 +111,13 @@ def test_rule_8_a_newer_minor_without_requirements_is_fine(site: Site) -> None:
 
 def test_rule_8_a_required_feature_that_core_lacks_is_refused_by_name(site: Site) -> None:
     site.plugin("attention", "toy", extra="PARTS |= dict(contract='1.7', requires=frozenset({'warp_drive'}))")
-    with pytest.raises(PluginIncompatible, match=r"requires warp_drive of attention 1\.7, this core has 1\.0"):
+    with pytest.raises(PluginIncompatible, match=r"requires warp_drive of attention 1\.7, this core has 1\.\d"):
         load(offer(site))
 
 
 def test_rule_8_a_descriptor_of_another_major_than_its_group_is_refused(site: Site) -> None:
     site.plugin("attention", "toy", extra="PARTS['contract'] = '2.0'")
-    with pytest.raises(PluginIncompatible, match=r"speaks attention 2\.0, this core speaks 1\.0"):
+    with pytest.raises(PluginIncompatible, match=r"speaks attention 2\.0, this core speaks 1\.\d"):
         load(offer(site))
 
 

@@ -19,6 +19,7 @@ from srtkit.config.resolve import EngineConfig, GroupChoice, RecurrentChoice
 from srtkit.config.settings import Settings
 from srtkit.engine.loop import EngineLoop
 from srtkit.engine.ops import Binder, Offer
+from srtkit.engine.ops import sample as reference_sample
 from srtkit.engine.runner import BoundGroup, ModelRunner, RecurrentGroup, TargetProgram
 from srtkit.engine.weights import Progress, fill_weights, stored_scales
 from srtkit.plugins.loaded import LoadedPlugins
@@ -111,7 +112,10 @@ def build_engine(
             graph_runner = one.plugin.descriptor.build(GraphRunnerBuild(config.limits, platform, 0, one.plugin.options))
             opened.callback(graph_runner.close)
             graph_runners[graph_runner] = one.keys
-        runner = ModelRunner(platform, config.limits, program, graph_runners)
+        draw = binder.op("sample", config.model.dtype, vocab=config.model.vocab_size)
+        # Without a provider the engine's own way sorts no row that need not be.
+        own = None if draw is reference_sample else draw
+        runner = ModelRunner(platform, config.limits, program, graph_runners, own)
         runner.warm_up(min(WARM_UP_TOKENS, config.limits.max_tokens, config.limits.page_size), prompt=True)
         runner.warm_up(1, prompt=False)
         cache_plugin = loaded.one("prefix_cache")

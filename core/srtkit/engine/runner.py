@@ -212,10 +212,11 @@ class Handle:
 class ModelRunner:
     """One rank's device work. One thread."""
 
-    def __init__(self, platform: Platform, limits: Limits, program: TargetProgram, runners: Runners) -> None:
+    def __init__(
+        self, platform: Platform, limits: Limits, program: TargetProgram, runners: Runners, draw: Op | None = None
+    ) -> None:
         """Capture each runner's keys. The first that has a key runs it; the last runs what none has captured."""
-        self.platform = platform
-        self.program = program
+        self.platform, self.program, self._draw = platform, program, draw
         self._ring = [platform.host_buffer((limits.max_rows,), torch.int32) for _ in range(limits.depth + 1)]
         self.eager_steps = 0
         self._runners: dict[StepKey, GraphRunner] = {}
@@ -248,8 +249,8 @@ class ModelRunner:
         ids, kept = outputs["ids"][:n], outputs["logits"][:n]
         if n and not plan.flags & StepFlag.GREEDY:
             # A copy where suppression would show in the log-probabilities that are reported.
-            logits = kept.to(torch.float32, copy=bool(plan.flags & StepFlag.LOGPROBS))
-            ids = sample(logits, step.sampling, state)
+            logits = kept.clone() if plan.flags & StepFlag.LOGPROBS else kept
+            ids = sample(logits, step.sampling, state, self._draw)
             self.program.last_token.index_copy_(0, step.sampling.slots[:n], ids)
         if not plan.flags & StepFlag.LOGPROBS:
             return ids, {}

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from srtkit.engine.state import DeviceState
+from srtkit.spec.ops import Op
 from srtkit.spec.step_plan import Ints
 
 # splitmix64 (Steele, Lea, Flood 2014: "Fast splittable pseudorandom number generators"), as int64.
@@ -47,14 +48,20 @@ def uniform(seed: Tensor, position: Tensor) -> Tensor:
     return _shift(x, 11).double() * 2.0**-53
 
 
-def sample(logits: Tensor, step: Sampling, state: DeviceState) -> Tensor:
-    """Sample one token a row: float32 logits [N, vocab] → int32 [N].
+def sample(logits: Tensor, step: Sampling, state: DeviceState, draw: Op | None = None) -> Tensor:
+    """Sample one token a row: logits [N, vocab] → int32 [N], by a provider's operator if there is one.
 
     Mutates `logits` where a row's stop ids are suppressed (before min_tokens). Which rows need what is decided on the
     host, so that nothing waits for the device.
     """
     rows = state.admitted[step.host_slots]
     _suppress_stops(logits, step, rows["min_position"], state)
+    if draw is not None:
+        slots, positions = (x[: len(rows)] for x in (step.slots, step.positions))
+        own = (x[slots] for x in (state.temperature, state.top_k, state.top_p, state.min_p, state.seed))
+        ids: Tensor = draw(logits, *own, positions)
+        return ids
+    logits = logits.float()
     ids = logits.argmax(dim=-1)
     drawn = np.flatnonzero(rows["temperature"] > 0)
     ranked = (rows["top_k"] > 0) | (rows["top_p"] < 1)

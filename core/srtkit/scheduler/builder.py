@@ -86,11 +86,9 @@ class PlanBuilder:
         start = np.concatenate((columns.planned[decode], prompt[:, 2]))
         flags = np.full(len(slots), RowFlag.EXACT | RowFlag.SAMPLE, np.int32)
         flags |= columns.row_flags[slots]
-        last = prompt[:, 3].astype(bool)
         of_prompt = flags[len(decode) :]
         of_prompt |= RowFlag.PROMPT
-        of_prompt[last] |= RowFlag.LAST_CHUNK
-        of_prompt[~last] &= ~(RowFlag.SAMPLE | RowFlag.LOGPROBS)
+        of_prompt[prompt[:, 3] == 0] &= ~(RowFlag.SAMPLE | RowFlag.LOGPROBS)
         return slots, n_query, start, flags
 
 

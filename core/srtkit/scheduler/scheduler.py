@@ -57,7 +57,7 @@ class Scheduler:
             return
         self._arrivals += 1
         sequence = Sequence(request, ids, len(ids), order=self._arrivals)
-        sequence.ticket = self.book.tiers.fetch(sequence.key(ids, limit=len(ids) - 1))
+        sequence.ticket = self.book.cache.fetch(sequence.key(ids, limit=len(ids) - 1))
         self.waiting.push(sequence)
 
     def abort(self, request: Abort) -> None:
@@ -138,7 +138,8 @@ class Scheduler:
             room = budget - sum(chunk.n for chunk in chunks)
             if room <= 0 or self.columns.free_slots == 0:
                 return False
-            if self._shares_with_running(sequence) or self.book.tiers.fetching(sequence.ticket):
+            fetching = sequence.ticket > 0 and self.book.cache.fetching(sequence.ticket)
+            if fetching or self._shares_with_running(sequence):
                 return None
             if not self._start(sequence):
                 return False

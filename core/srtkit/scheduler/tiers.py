@@ -6,7 +6,7 @@ Knows transfers by id and pages by count; what lies where is the cache's busines
 from collections.abc import Sequence
 
 from srtkit.scheduler.component import PagedComponent
-from srtkit.spec.prefix_cache import CacheKey, Evicted, Lease, PrefixCache
+from srtkit.spec.prefix_cache import Evicted, Lease, PrefixCache
 from srtkit.spec.step_plan import EMPTY, Ints
 from srtkit.spec.tiers import pack_transfers
 
@@ -18,14 +18,6 @@ class Tiers:
         self.under_way: set[int] = set()
         self._loads: set[int] = set()  # of these, those whose pages steps read already
         self._cache, self._parts = cache, parts
-
-    def fetch(self, key: CacheKey) -> int:
-        """Have storage bring what it has of a prefix; a ticket for `fetching`, 0 if there is nothing to wait for."""
-        return self._cache.fetch(key)
-
-    def fetching(self, ticket: int) -> bool:
-        """Whether a sequence with this ticket had better wait."""
-        return ticket > 0 and self._cache.fetching(ticket)
 
     def load(self, lease: Lease, n: int) -> Lease:
         """The lease with `n` of its pending pages more, for which free pages are there."""

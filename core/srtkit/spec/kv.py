@@ -5,7 +5,7 @@ under a page id; core allocates the planes layer-major and hands each layer its 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
 
@@ -39,14 +39,14 @@ class KVLayout:
     `name` is name and version ("nhd/1", "vec/1", "latent/1"): two parts agree only if it is equal.
     `kernel_pages` are the page sizes a kernel may see inside one pool page without moving data.
     `over_read` is how many index entries past a row's end a kernel may read (0 … 256).
-    `any_page_stride` says that pages of one layer need not be adjacent; core keeps them so, so layouts agree without it.
+    `any_page_stride` says that pages of one layer need not be adjacent; core keeps them so, and layouts agree without.
     """
 
     name: str
     page_tokens: int
     planes: tuple[Plane, ...]
     kernel_pages: tuple[int, ...]
-    any_page_stride: bool = field(default=False, compare=False)
+    any_page_stride: bool = False
     over_read: int = 0
 
     @property
@@ -98,13 +98,14 @@ def negotiate(offers: Sequence[tuple[str, Sequence[KVLayout]]]) -> KVLayout:
 
     `offers` are (part name, ordered list). Raises `Unsupported` printing all lists when none is common.
     """
-    first_name, first = offers[0]
-    for layout in first:
-        if all(layout in other for _, other in offers[1:]):
+    # Core keeps pages adjacent, so it does not matter here who could do without.
+    found = [[replace(one, any_page_stride=False) for one in given] for _, given in offers]
+    for layout in found[0]:
+        if all(layout in other for other in found):
             return layout
     lists = "; ".join(f"{name} offers [{', '.join(one.name for one in given)}]" for name, given in offers)
     raise Unsupported(
-        first_name,
+        offers[0][0],
         f"no KV layout suits all that touch these pages: {lists}",
         "choose backends that share a layout, or another memory.page_size or memory.kv_dtype",
     )

@@ -53,7 +53,6 @@ class RowFlag(IntFlag):
 
     SAMPLE = 1  # a token is sampled from its last position
     PROMPT = 2  # its ids come from PROMPT_IDS, else from last_token[slot]
-    LAST_CHUNK = 4  # the prompt ends with this step
     EXACT = 8  # ROW_START is the exact device length
     LOGPROBS = 32  # log-probabilities of this row's sample are wanted
 

@@ -76,23 +76,21 @@ def kv_layouts(spec: AttentionSpec, page_size: int, facts: DeviceFacts) -> Seque
 
 
 def build(build: AttentionBuild) -> AttentionBackend:
-    """The backend of one layer group.
+    """The backend of one layer group; aiter compiles its kernels here, or finds them compiled.
 
     Raises `Unsupported` for a spec it does not cover, `DeviceAbsent` without ROCm, aiter or a GPU of the table.
     """
-    from srtkit_plugin_attention_aiter import library
+    from srtkit_plugin_attention_aiter import library, mha, mla, warmup
 
-    found = library.find()
-    architecture = library.architecture(build.platform.device(build.device_index))
+    found, device = library.find(), build.platform.device(build.device_index)
+    architecture = library.architecture(device)
     if architecture not in FP8:
         raise DeviceAbsent(PART, f"this GPU is {architecture}, and the kernels are for {' and '.join(FP8)}", INSTEAD)
-    if build.group.spec.mla is not None:
-        from srtkit_plugin_attention_aiter.mla import MlaAttention
-
-        return MlaAttention(build, found, architecture)
-    from srtkit_plugin_attention_aiter.mha import MhaAttention
-
-    return MhaAttention(build, found, architecture)
+    kind = mha.MhaAttention if build.group.spec.mla is None else mla.MlaAttention
+    backend = kind(build, found, architecture)
+    if device.type == "cuda":
+        warmup.warm_up(backend, build)
+    return backend
 
 
 @hookimpl

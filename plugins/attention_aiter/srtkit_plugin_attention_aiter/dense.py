@@ -69,9 +69,9 @@ class AiterDense(DenseAttention):
         token = torch.arange(start, stop, device=view.page_table.device)
         slots = view.page_table[row, token // view.page_tokens] * view.page_tokens + token % view.page_tokens
         if self._spec.mla is not None:
-            entries = slots_of(layer, "latent_rope").index_select(0, slots)
-            for into, part in zip(out, entries.split((self._spec.mla.rank, self._spec.mla.rope), 1), strict=True):
-                into.copy_(part)
+            entries, rank = slots_of(layer, "latent_rope")[slots], self._spec.mla.rank
+            out[0].copy_(entries[:, :rank])
+            out[1].copy_(entries[:, rank:])
             return
         for into, name in zip(out, ("k", "v"), strict=True):
             entries = slots_of(layer, name)[slots]

@@ -6,63 +6,41 @@ limits only, so a recorded one stays right under every later fill.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
-from srtkit.spec.attention import (
-    AttentionBackend,
-    AttentionBuild,
-    AttentionParts,
-    AttentionPlan,
-    Batch,
-    GroupView,
-    LayerHandle,
-    PlanAdvance,
-    Rows,
-)
-from srtkit.spec.errors import Unsupported
+from srtkit.spec.attention import AttentionBuild, AttentionPlan, LayerHandle, Rows
 from srtkit.spec.facts import Limits
-from srtkit_plugin_attention_aiter import PART
-from srtkit_plugin_attention_aiter.dense import AiterDense
+from srtkit.spec.layers import DTYPES as TORCH_DTYPES
+from srtkit_plugin_attention_aiter.backend import AiterAttention
 from srtkit_plugin_attention_aiter.indices import LIST_PAD, TABLE_PAD, list_units, tabulate, tabulate_drafts
 from srtkit_plugin_attention_aiter.library import Library
-from srtkit_plugin_attention_aiter.step import (
-    AiterPlan,
-    Call,
-    as_units,
-    extend,
-    last_dense,
-    list_shapes,
-    refuse,
-    slots_of,
-    table_shapes,
-)
-from srtkit_plugin_attention_aiter.table import DECODE_PART, DECODE_UNIT, PREFILL_BYTES, routes
+from srtkit_plugin_attention_aiter.step import AiterPlan, Call, as_units, extend, list_shapes, slots_of, table_shapes
+from srtkit_plugin_attention_aiter.table import DECODE_PART, DECODE_UNIT, PREFILL_BYTES
 from srtkit_plugin_attention_triton.slots import PlaneMover, store
 
 SMALLEST_TILE = 16
 """Keys that a matrix product of `unified_attention` needs."""
 
 
-class MhaAttention(AttentionBackend):
+class MhaAttention(AiterAttention):
     """Paged attention of one layer group of keys and values."""
 
     def __init__(self, build: AttentionBuild, library: Library, architecture: str) -> None:
-        refuse(build, library, architecture)
-        self._spec = spec = build.group.spec
-        self._library = library
-        self._platform = platform = build.platform
-        self._routes = routes(spec)
+        super().__init__(build, library, architecture, PlaneMover())
+        spec, platform = build.group.spec, build.platform
         self._page = page = build.layout.page_tokens
         self._unit = min(page, DECODE_UNIT)
         self._longest = build.limits.max_context
         self._parts_of_row = -(-build.limits.max_pages * page // DECODE_PART)
         # Partial results last for one call, and calls follow each other in one stream: all plans share their room.
-        size = build.limits.max_rows * spec.q_heads * self._parts_of_row * (2 * spec.head_dim + 8)
+        part = TORCH_DTYPES[spec.dtype].itemsize * spec.head_dim + 8  # a result, its sum and its maximum
+        size = build.limits.max_rows * spec.q_heads * self._parts_of_row * part
         decode = self._routes.one == "decode"
         self._workspace = platform.allocate("workspace", (size if decode else 0,), torch.uint8)
         self._one = platform.allocate("workspace", (1,), torch.float32).fill_(1)
-        self._parts = AttentionParts(AiterDense(spec, library), MhaAdvance(self), PlaneMover())
 
     def new_plan(self, limits: Limits) -> AiterPlan:
         """Buffers for the page table, and for a list of pages where ragged attention decodes. Raises `OutOfMemory`."""
@@ -71,17 +49,8 @@ class MhaAttention(AttentionBackend):
             shapes |= list_shapes(limits.max_rows, limits.max_pages * (self._page // self._unit))
         return AiterPlan(self._platform, limits, **shapes)
 
-    def fill(self, plan: AttentionPlan, batch: Batch, view: GroupView) -> None:
-        """Lay out the step's calls. Raises `Unsupported` for features but a tree mask, and for longer leading rows."""
-        assert isinstance(plan, AiterPlan)
-        width = plan.take(batch, view)
-        self.lay_out(plan, width, int(batch.host_context[batch.leading :].sum()))
-
     def lay_out(self, plan: AiterPlan, width: int, keys: int) -> None:
-        """Decide the calls, and look up on the device where their keys stand.
-
-        Rows that are not leading have at most `width` pages, and `keys` keys together.
-        """
+        """Lists for ragged and batch-prefill kernels, tables for the unified one."""
         plan.divide(self._routes, width)
         for call in plan.calls(Rows.ALL):
             if call.kernel == "decode":
@@ -105,35 +74,12 @@ class MhaAttention(AttentionBackend):
         assert isinstance(plan, AiterPlan)
         store(layer, plan.step[1].slot_mapping, (k, v))
 
-    def attend(
-        self,
-        plan: AttentionPlan,
-        layer: LayerHandle,
-        q: Tensor,
-        out: Tensor,
-        *,
-        rows: Rows = Rows.ALL,
-        fresh: tuple[Tensor, Tensor] | None = None,
-        lse: Tensor | None = None,
-    ) -> None:
-        """As the contract says. Reads what is stored, never `fresh`. Raises `Unsupported` if `lse` is asked for."""
-        assert isinstance(plan, AiterPlan)
-        if lse is not None:
-            raise Unsupported(PART, "gives no log-sum-exp: aiter's decode kernels have none")
-        for call in plan.calls(rows):
-            part = slice(call.begin, call.end)
-            self._attend(call, layer, last_dense(q[part]), out[part])
-
-    def parts(self) -> AttentionParts:
-        """Dense attention, advance and the slot mover."""
-        return self._parts
-
     def close(self) -> None:
         """Free the room for partial results."""
         self._workspace = torch.empty(0)
 
-    def _attend(self, call: Call, layer: LayerHandle, q: Tensor, out: Tensor) -> None:
-        """Call the kernel: q, out of the call's tokens. Scales by KV head go into q and out: kernels take one."""
+    def run(self, plan: AiterPlan, call: Call, layer: LayerHandle, q: Tensor, out: Tensor) -> None:
+        """Scales by KV head go into q and out: kernels take one."""
         spec = self._spec
         k_scale, v_scale = self._scale(layer, "k"), self._scale(layer, "v")
         if k_scale.numel() > 1:
@@ -150,8 +96,7 @@ class MhaAttention(AttentionBackend):
         elif call.kernel == "drafts":
             self._drafts(call, layer, q, out, scales)
         else:
-            assert call.table is not None
-            self._unified((call.rows.cu_q, *call.table, call.q_len), layer, q, out, scales, self._page)
+            self._unified(call, layer, q, out, scales)
         if v_heads is not None:
             out.mul_(_by_head(v_heads, spec.q_heads))
 
@@ -205,24 +150,17 @@ class MhaAttention(AttentionBackend):
         table = torch.empty(drafts, call.rows.units(1) + TABLE_PAD, dtype=torch.int32, device=device)
         lengths = torch.empty(drafts, dtype=torch.int64, device=device)
         tabulate_drafts(call.rows, call.bits.contiguous(), table, lengths, window=self._spec.window)
-        cu_q = torch.arange(drafts + 1, dtype=torch.int32, device=device)
-        self._unified((cu_q, table, lengths, 1), layer, q, out, scales, 1)
+        rows = replace(call.rows, cu_q=torch.arange(drafts + 1, dtype=torch.int32, device=device), page=1)
+        self._unified(replace(call, rows=rows, q_len=1, table=(table, lengths)), layer, q, out, scales)
 
-    def _unified(
-        self,
-        rows: tuple[Tensor, Tensor, Tensor, int],
-        layer: LayerHandle,
-        q: Tensor,
-        out: Tensor,
-        scales: tuple[Tensor, Tensor],
-        unit: int,
-    ) -> None:
-        """`rows`: offsets of queries, table, lengths, longest query. Lengths of 64 bits: so it computes offsets in 64.
+    def _unified(self, call: Call, layer: LayerHandle, q: Tensor, out: Tensor, scales: tuple[Tensor, Tensor]) -> None:
+        """Lengths are of 64 bits: then the kernel computes offsets in 64 too.
 
-        Its kernels for decode and for long keys have tiles no longer than a unit, which is too short for units of one
+        Its kernels for decode and for long keys have tiles no longer than a page, which is too short for pages of one
         token. With a window its other kernel runs: one as long as the longest row is none.
         """
-        cu_q, table, lengths, q_len = rows
+        assert call.table is not None
+        (table, lengths), unit = call.table, call.rows.page
         spec, short = self._spec, unit < SMALLEST_TILE
         window = spec.window - 1 if spec.window else self._longest if short else -1
         fp8 = spec.kv_dtype != spec.dtype
@@ -232,8 +170,8 @@ class MhaAttention(AttentionBackend):
             k=as_units(layer.planes["k"], unit),
             v=as_units(layer.planes["v"], unit),
             out=out,
-            cu_seqlens_q=cu_q,
-            max_seqlen_q=max(q_len, 2) if short else q_len,
+            cu_seqlens_q=call.rows.cu_q,
+            max_seqlen_q=max(call.q_len, 2) if short else call.q_len,
             seqused_k=lengths,
             max_seqlen_k=(table.shape[1] - TABLE_PAD) * unit,
             softmax_scale=spec.scale,
@@ -252,20 +190,6 @@ class MhaAttention(AttentionBackend):
         if layer.scales is None or self._spec.kv_dtype == self._spec.dtype:
             return self._one
         return layer.scales.get(name, self._one)
-
-
-class MhaAdvance(PlanAdvance):
-    """Looks up the step's keys anew."""
-
-    def __init__(self, backend: MhaAttention) -> None:
-        self._backend = backend
-
-    def advance(self, plan: AttentionPlan) -> None:
-        """Lists and tables follow the device's lengths, of which the host knows no bound but the table's."""
-        assert isinstance(plan, AiterPlan)
-        batch, view = plan.step
-        width = view.page_table.shape[1]
-        self._backend.lay_out(plan, width, (batch.rows - batch.leading) * width * view.page_tokens)
 
 
 def _by_head(scale: Tensor, q_heads: int) -> Tensor:

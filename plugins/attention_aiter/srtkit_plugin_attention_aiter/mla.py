@@ -8,46 +8,29 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from srtkit.spec.attention import (
-    AttentionBackend,
-    AttentionBuild,
-    AttentionParts,
-    AttentionPlan,
-    Batch,
-    GroupView,
-    LayerHandle,
-    PlanAdvance,
-    Rows,
-    SlotMover,
-)
-from srtkit.spec.errors import Unsupported
+from srtkit.spec.attention import AttentionBuild, AttentionPlan, LayerHandle, SlotMover
 from srtkit.spec.facts import Limits
 from srtkit.spec.layers import DTYPES as TORCH_DTYPES
-from srtkit_plugin_attention_aiter import PART
-from srtkit_plugin_attention_aiter.dense import AiterDense
+from srtkit_plugin_attention_aiter.backend import AiterAttention
 from srtkit_plugin_attention_aiter.indices import list_units
 from srtkit_plugin_attention_aiter.library import Library
-from srtkit_plugin_attention_aiter.step import AiterPlan, Call, extend, last_dense, list_shapes, refuse, slots_of
-from srtkit_plugin_attention_aiter.table import MLA_HEADS, MLA_QUERIES, heads_padded, routes
+from srtkit_plugin_attention_aiter.step import AiterPlan, Call, extend, list_shapes, slots_of
+from srtkit_plugin_attention_aiter.table import LATENT, MLA_HEADS, MLA_QUERIES, heads_padded
 from srtkit_plugin_attention_triton.slots import PlaneMover, store
 
 WORK = ("work_meta_data", "work_indptr", "work_info_set", "reduce_indptr", "reduce_final_map", "reduce_partial_map")
 """The kernel's plan of its work: in the order of `get_mla_metadata_info_v1`, by the names of `mla_decode_fwd`."""
 
 
-class MlaAttention(AttentionBackend):
+class MlaAttention(AiterAttention):
     """Absorbed attention over latents of one layer group."""
 
     def __init__(self, build: AttentionBuild, library: Library, architecture: str) -> None:
-        refuse(build, library, architecture)
-        self._spec = spec = build.group.spec
-        self._library = library
-        self._platform = build.platform
-        self._routes = routes(spec)
+        super().__init__(build, library, architecture, LatentMover())
+        spec = build.group.spec
         self._heads = heads_padded(spec.q_heads)
         self._queries = MLA_QUERIES if self._heads == MLA_HEADS else 1
         self._dtype = TORCH_DTYPES[spec.dtype]
-        self._parts = AttentionParts(AiterDense(spec, library), MlaAdvance(self), LatentMover())
 
     def new_plan(self, limits: Limits) -> AiterPlan:
         """Buffers for the list of slots and for the kernel's plan of its work. Raises `OutOfMemory`."""
@@ -67,16 +50,8 @@ class MlaAttention(AttentionBackend):
             shapes[name] = (tuple(shape) if isinstance(shape, tuple) else (shape,), dtype)
         return AiterPlan(self._platform, limits, **shapes)
 
-    def fill(self, plan: AttentionPlan, batch: Batch, view: GroupView) -> None:
-        """Lay out the step's calls. Raises `Unsupported` for features but a tree mask, and for longer leading rows."""
-        assert isinstance(plan, AiterPlan)
-        self.lay_out(plan, plan.take(batch, view))
-
-    def lay_out(self, plan: AiterPlan, width: int) -> None:
-        """Decide the calls, list the slots of those that `mla_decode_fwd` takes, and let it plan its work.
-
-        Rows that are not leading have at most `width` pages.
-        """
+    def lay_out(self, plan: AiterPlan, width: int, keys: int) -> None:
+        """The list of slots for `mla_decode_fwd`, and its plan of the work."""
         plan.divide(self._routes, width)
         call = plan.leading
         if call is None or call.kernel != "mla":
@@ -93,33 +68,13 @@ class MlaAttention(AttentionBackend):
         assert isinstance(plan, AiterPlan)
         store(_apart(layer), plan.step[1].slot_mapping, (k, v))
 
-    def attend(
-        self,
-        plan: AttentionPlan,
-        layer: LayerHandle,
-        q: Tensor,
-        out: Tensor,
-        *,
-        rows: Rows = Rows.ALL,
-        fresh: tuple[Tensor, Tensor] | None = None,
-        lse: Tensor | None = None,
-    ) -> None:
-        """As the contract says. Reads what is stored, never `fresh`. Raises `Unsupported` if `lse` is asked for."""
-        assert isinstance(plan, AiterPlan) and self._spec.mla is not None
-        if lse is not None:
-            raise Unsupported(PART, "gives no log-sum-exp: aiter's decode kernels have none")
+    def run(self, plan: AiterPlan, call: Call, layer: LayerHandle, q: Tensor, out: Tensor) -> None:
+        """Values are the first part of keys."""
         keys = slots_of(layer, "latent_rope")[:, None]
-        for call in plan.calls(rows):
-            part = slice(call.begin, call.end)
-            if call.kernel == "mla":
-                self._decode(plan, call, keys, q[part], out[part])
-            else:
-                planes = keys, keys[..., : self._spec.mla.rank]
-                extend(self._library, call, planes, last_dense(q[part]), out[part], sm_scale=self._spec.scale)
-
-    def parts(self) -> AttentionParts:
-        """Dense attention, advance and the slot mover."""
-        return self._parts
+        if call.kernel == "mla":
+            self._decode(plan, call, keys, q, out)
+        else:
+            extend(self._library, call, (keys, keys[..., : LATENT[0]]), q, out, sm_scale=self._spec.scale)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -174,18 +129,6 @@ class MlaAttention(AttentionBackend):
             out.copy_(into[:, :heads])
 
 
-class MlaAdvance(PlanAdvance):
-    """Lists slots and plans the work anew."""
-
-    def __init__(self, backend: MlaAttention) -> None:
-        self._backend = backend
-
-    def advance(self, plan: AttentionPlan) -> None:
-        """Both follow the device's lengths, of which the host knows no bound but the table's."""
-        assert isinstance(plan, AiterPlan)
-        self._backend.lay_out(plan, plan.step[1].page_table.shape[1])
-
-
 class LatentMover(SlotMover):
     """Moves stored tokens."""
 
@@ -197,5 +140,4 @@ class LatentMover(SlotMover):
 def _apart(layer: LayerHandle) -> LayerHandle:
     """The layer with latent and rope part as two planes of pages of one token, as `latent/1` names them."""
     whole = slots_of(layer, "latent_rope")[:, None]
-    rank = whole.shape[2] * 8 // 9
-    return LayerHandle(layer.index, {"latent": whole[..., :rank], "rope": whole[..., rank:]})
+    return LayerHandle(layer.index, {"latent": whole[..., : LATENT[0]], "rope": whole[..., LATENT[0] :]})

@@ -7,20 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from srtkit.spec.attention import AttentionBuild, AttentionPlan, Batch, GroupView, LayerHandle, Rows
+from srtkit.spec.attention import AttentionBuild, AttentionPlan, Batch, GroupView, LayerHandle, Rows, check_spec
 from srtkit.spec.errors import EngineError, Unsupported
 from srtkit.spec.facts import Limits
 from srtkit.spec.platform import Platform
-from srtkit_plugin_attention_aiter import INSTEAD, LATENT_ROPE, PART, declared
-from srtkit_plugin_attention_aiter.indices import LIST_PAD, TABLE_PAD, KvRows, list_units
+from srtkit_plugin_attention_aiter import INSTEAD, PART, declared
+from srtkit_plugin_attention_aiter.indices import LIST_PAD, TABLE_PAD, KvRows, draft_masks, list_units
 from srtkit_plugin_attention_aiter.library import Library
-from srtkit_plugin_attention_aiter.table import MAX_Q_LEN, Kernel, Routes, why_not
-from srtkit_plugin_attention_triton import refusals
+from srtkit_plugin_attention_aiter.table import FP8, MAX_Q_LEN, PAGE_SIZES, Kernel, Routes, why_not
 
 
 @dataclass
@@ -120,13 +118,13 @@ def table_shapes(rows: int, units: int) -> dict[str, tuple[tuple[int, ...], torc
 
 def refuse(build: AttentionBuild, library: Library, architecture: str) -> None:
     """Raise `Unsupported` unless spec and layout are among those declared and this version of aiter has the kernels."""
-    spec = build.group.spec
-    latent = spec.mla is not None
-    reason = why_not(spec, newer=library.newer) if latent else ""
-    if latent and build.layout.name != LATENT_ROPE:
-        reason = reason or f"reads MLA in {LATENT_ROPE} only, not in {build.layout.name}"
-    if not latent:
-        reason = refusals.why_not(PART, build, declared(architecture)) or why_not(spec, newer=library.newer)
+    spec, layout = build.group.spec, build.layout
+    reason = check_spec(PART, spec, declared(architecture)) or why_not(spec, newer=library.newer)
+    names = {plane.name for plane in layout.planes}
+    if names != ({"k", "v"} if spec.mla is None else {"latent_rope"}) or layout.page_tokens not in PAGE_SIZES:
+        reason = reason or f"does not read the layout {layout.name} with pages of {layout.page_tokens}"
+    if spec.kv_dtype not in (spec.dtype, FP8[architecture]):
+        reason = reason or f"keeps KV in the model's {spec.dtype}, not in {spec.kv_dtype}"
     if reason:
         raise Unsupported(PART, reason, INSTEAD)
 
@@ -158,8 +156,6 @@ def extend(
     list_units(rows, indptr, indices, None, unit=1, stored=True)
     mask = mask_indptr = None
     if bits is not None:
-        from srtkit_plugin_attention_aiter.indices import draft_masks
-
         mask = torch.empty(count * bits.shape[1] * room, dtype=torch.uint8, device=q.device)
         mask_indptr = torch.empty(count, dtype=torch.int64, device=q.device)
         draft_masks(rows, bits.contiguous(), mask, mask_indptr)
@@ -186,6 +182,3 @@ def extend(
 def last_dense(x: Tensor) -> Tensor:
     """x with elements of the last dimension next to each other."""
     return x if x.stride(-1) == 1 else x.contiguous()
-
-
-Arguments = dict[str, Any]

@@ -83,16 +83,15 @@ def heads_padded(heads: int) -> int:
 
 def why_not(spec: AttentionSpec, *, newer: bool) -> str:
     """What aiter lacks for a spec that is declared: empty, or one sentence. `newer`: after 0.1.7."""
-    if spec.mla is None and spec.head_dim != spec.v_head_dim:
+    if spec.mla is not None:
+        if (spec.mla.rank, spec.mla.rope) != LATENT:
+            return f"has no kernel for latents of size {spec.mla.rank} with rope parts of size {spec.mla.rope}"
+        if (spec.kv_heads, spec.head_dim, spec.v_head_dim) != (1, sum(LATENT), LATENT[0]):
+            return "takes MLA in absorbed form: one KV head, head size rank + rope, value size rank"
+        others = sorted(spec.features - {"mla"})
+        return f"has no kernel for MLA with {', '.join(others)}" if others else ""
+    if spec.head_dim not in HEAD_DIMS or spec.v_head_dim != spec.head_dim:
         return f"has no kernel for keys of size {spec.head_dim} with values of size {spec.v_head_dim}"
-    if spec.mla is not None and (spec.mla.rank, spec.mla.rope) != LATENT:
-        return f"has no kernel for latents of size {spec.mla.rank} with rope parts of size {spec.mla.rope}"
-    if spec.mla is not None and (spec.kv_heads, spec.head_dim, spec.v_head_dim) != (1, sum(LATENT), LATENT[0]):
-        return "takes MLA in absorbed form: one KV head, head size rank + rope, value size rank"
-    if spec.mla is None and spec.head_dim not in HEAD_DIMS:
-        return f"has no kernel for head size {spec.head_dim}"
-    if spec.mla is not None and spec.features != {"mla"}:
-        return f"has no kernel for MLA with {', '.join(sorted(spec.features - {'mla'}))}"
-    if spec.mla is None and spec.head_dim > WIDE and not newer:
+    if spec.head_dim > WIDE and not newer:
         return f"has a kernel for head size {spec.head_dim} only in versions after 0.1.7"
     return ""

@@ -14,6 +14,7 @@ from plugins.attention_aiter.tests.double import Double
 from srtkit.spec.attention import AttentionSpec, LayerHandle, MlaDims
 from srtkit.spec.errors import EngineError, SrtError, Unsupported
 from srtkit.spec.facts import DeviceFacts
+from srtkit.spec.kv import negotiate
 from srtkit_conformance.catalogue import suite_for
 from srtkit_conformance.checks.attention.capture import Recorded
 from srtkit_conformance.find import Subject
@@ -253,6 +254,36 @@ def test_after_advance_latents_are_read_to_the_new_length(harness: Harness, doub
     step.attend().check(Margins())
 
 
+@pytest.mark.parametrize(
+    ("changes", "called"),
+    [
+        ({}, ["decode", "unified", "prefill"]),
+        ({"sinks": True, "page": 64}, ["unified", "unified", "unified"]),
+        ({"page": 1}, ["decode", "unified", "prefill"]),
+        (LATENT, ["work_shapes", "plan_work", "mla", "plan_work", "mla", "extend"]),
+    ],
+    ids=str,
+)
+def test_what_must_be_compiled_is_called_at_start(
+    harness: Harness, double: Double, changes: Any, called: list[str]
+) -> None:
+    """As the first step calls it: with the numbers that kernels are compiled by."""
+    from srtkit_plugin_attention_aiter.warmup import warm_up
+
+    rig = harness.rig(case_of(harness, ((600, 1), (0, 9)), leading=1, **changes))
+    warm_up(rig.backend, rig.build)
+    warmed = list(double.log)
+    assert [name for name, _ in warmed] == called
+    step = Step(rig, rig_case := case_of(harness, ((600, 1), (0, 9)), leading=1, **changes))
+    assert rig_case.spec == rig.spec
+    step.run().check(Margins())
+    compiled_by = {"block_size", "max_num_partitions", "kv_cache_dtype", "softcap", "window_size", "causal"}
+    first = dict(warmed[::-1])
+    for name, given in double.log[len(warmed) :]:
+        for one in compiled_by & given.keys():
+            assert first[name][one] == given[one], f"{name} was warmed up with another {one}"
+
+
 # --- what is refused
 
 
@@ -281,7 +312,7 @@ def test_other_devices_are_refused_with_the_reason(facts: DeviceFacts) -> None:
         ({"kv_dtype": "float8_e4m3fn"}, "does not store KV in float8_e4m3fn"),
         ({"dtype": "float32", "kv_dtype": "float32"}, "does not compute in float32"),
         ({"causal": False}, "non_causal"),
-        ({"mla": LATENT["mla"]}, "latent-rope/1 only, not in nhd/1|absorbed form"),
+        ({"mla": LATENT["mla"]}, "absorbed form"),
         ({"mla": MlaDims(256, 32, 64, 64)}, "latents of size 256"),
     ],
     ids=str,
@@ -314,6 +345,14 @@ def test_layouts_are_those_of_the_architecture() -> None:
     (latent,) = plugin.kv_layouts(ABSORBED, 64, facts)
     assert [(plane.name, plane.shape) for plane in latent.planes] == [("latent_rope", (64, 576))]
     assert plugin.kv_layouts(dataclasses.replace(ABSORBED, kv_dtype="float8_e4m3fn"), 64, facts) == ()
+
+
+def test_its_pages_are_those_of_other_backends_too() -> None:
+    """So that one can have the prompts, or compare, over the same pages."""
+    triton = pytest.importorskip("srtkit_plugin_attention_triton")
+    facts = DeviceFacts("rocm", "assumed", "gfx942", dtypes=frozenset({"bfloat16"}))
+    offers = [(name, one.kv_layouts(PLAIN, 16, facts)) for name, one in (("aiter", plugin), ("triton", triton))]
+    assert negotiate(offers).name == negotiate(offers[::-1]).name == "nhd/1"
 
 
 def test_the_mover_of_latents_moves_whole_entries(double: Double) -> None:

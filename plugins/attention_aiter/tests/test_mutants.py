@@ -138,10 +138,10 @@ MUTANTS = {
     "a window of one less": Mutant(("mha.MhaAttention._unified",), lambda f: _wider(f, -1), MIXED | {"window": 24}),
     "freed pages in the table": Mutant(("mha.tabulate",), given(window=0), MIXED | {"window": 24, "page": 16}),
     "windows go to the decode kernel": Mutant(
-        ("mha.routes",), lambda routes: lambda spec: _routes(one="decode"), DECODE | {"window": 24}
+        ("backend.routes",), lambda routes: lambda spec: _routes(one="decode"), DECODE | {"window": 24}
     ),
     "fp8 prompts go to the prefill kernel": Mutant(
-        ("mha.routes",), lambda routes: lambda spec: _routes(rest="prefill"), MIXED | {"kv_dtype": "fp8"}
+        ("backend.routes",), lambda routes: lambda spec: _routes(rest="prefill"), MIXED | {"kv_dtype": "fp8"}
     ),
     "int32 lengths": Mutant(("mha.tabulate",), _with_int32, MIXED | {"sinks": True}),
     "blocks of 64": Mutant(("mha.DECODE_UNIT",), lambda unit: 64, DECODE | {"page": 64}),
@@ -156,14 +156,14 @@ MUTANTS = {
     "tables of the first fill": Mutant(
         ("mha.tabulate",), _first_only, DECODE | {"window": 24}, SHORTER | {"window": 24}
     ),
-    "nothing in advance": Mutant(("mha.MhaAdvance.advance",), never(), DECODE, advance=True),
+    "nothing in advance": Mutant(("backend.AiterAdvance.advance",), never(), DECODE, advance=True),
     "the rest's queries counted from the step's first": Mutant(
         ("step.torch.sub",), lambda f: lambda x, y, out: out.copy_(x), MIXED
     ),
-    "all drafts see the first four": Mutant(("indices.draft_masks",), _seen_by_all, TREE),
+    "all drafts see the first four": Mutant(("step.draft_masks",), _seen_by_all, TREE),
     "all drafts see the first four, as rows": Mutant(("mha.tabulate_drafts",), _seen_by_all, TREE | {"sinks": True}),
     "windows of drafts by place": Mutant(("mha.tabulate_drafts",), given(window=0), TREE | {"window": 6, "page": 1}),
-    "drafts are a chain": Mutant(("mha.routes",), lambda routes: lambda spec: _routes(tree="unified"), TREE),
+    "drafts are a chain": Mutant(("backend.routes",), lambda routes: lambda spec: _routes(tree="unified"), TREE),
     "32-bit slots for the extend kernel": Mutant(
         ("step.torch.empty",), lambda f: lambda *a, **k: f(*a, **k | {"dtype": _narrow(k)}), TREE
     ),
@@ -175,7 +175,9 @@ MUTANTS = {
     "latents by pages": Mutant(("mla.list_units",), given(unit=16), DECODE | LATENT),
     "work of the first fill": Mutant(("mla.MlaAttention._plan_work",), once, DECODE | LATENT, SHORTER | LATENT),
     "slots of the first fill": Mutant(("mla.list_units",), _first_only, DECODE | LATENT, SHORTER | LATENT),
-    "nothing in the advance of latents": Mutant(("mla.MlaAdvance.advance",), never(), DECODE | LATENT, advance=True),
+    "nothing in the advance of latents": Mutant(
+        ("backend.AiterAdvance.advance",), never(), DECODE | LATENT, advance=True
+    ),
     "rope part before the latent": Mutant(("mla._apart",), lambda f: _swapped, DECODE | LATENT),
 }
 

@@ -20,12 +20,14 @@ from srtkit.spec.capabilities import YES, No
 from srtkit.spec.errors import DeviceAbsent, Unsupported
 from srtkit.spec.facts import DeviceFacts
 from srtkit.spec.hookspecs import hookimpl
-from srtkit.spec.kv import KVLayout, nhd_layout
+from srtkit.spec.kv import KVLayout, Plane, nhd_layout
 
 PART = "attention:fa3"
 DTYPES = frozenset({"bfloat16", "float16"})
 PAGE_SIZES = (128, 64, 16, *(size for size in range(1, 257) if size not in (16, 64, 128)))
 """Any; with 128 long queries load whole pages by TMA."""
+LATENT_DIMS = frozenset({320, 576})
+"""Of latent layers only: rank and rope part together."""
 MAX_Q_LEN = 64
 """Longest uniform query of leading rows: verified drafts, at most."""
 INSTEAD = 'name another backend, e.g. attention.use = "triton"'
@@ -60,9 +62,9 @@ def declared(dtypes: frozenset[str]) -> AttentionCapabilities:
     return AttentionCapabilities(
         dtypes=dtypes,
         kv_dtypes=DTYPES,
-        head_dims=range(8, 257, 8),
+        head_dims=frozenset(range(8, 257, 8)) | LATENT_DIMS,
         page_sizes=PAGE_SIZES,
-        features=frozenset({"window", "soft_cap", "sinks", "non_causal"}),
+        features=frozenset({"window", "soft_cap", "sinks", "non_causal", "tree_mask", "mla"}),
         max_gqa_ratio=256,
         host_lengths="upper",
         capture="uniform",
@@ -77,20 +79,33 @@ def declared(dtypes: frozenset[str]) -> AttentionCapabilities:
 
 
 def kv_layouts(spec: AttentionSpec, page_size: int, facts: DeviceFacts) -> Sequence[KVLayout]:
-    """`nhd/1` in the dtype of the computation; none for MLA and for pairs of sizes without a kernel."""
-    if page_size not in PAGE_SIZES or spec.mla is not None or spec.kv_dtype != spec.dtype:
+    """`nhd/1`, or `latent/1` for MLA, in the dtype of the computation; none for pairs of sizes without a kernel."""
+    if page_size not in PAGE_SIZES or spec.kv_dtype != spec.dtype or no_kernel(spec):
         return ()
-    if not has_kernel(spec.head_dim, spec.v_head_dim):
-        return ()
-    return (nhd_layout(page_size, spec.kv_heads, spec.head_dim, spec.v_head_dim, spec.kv_dtype),)
+    nhd = nhd_layout(page_size, spec.kv_heads, spec.head_dim, spec.v_head_dim, spec.kv_dtype)
+    if spec.mla is None:
+        return (nhd,)
+    planes = (
+        Plane("latent", (page_size, spec.mla.rank), spec.kv_dtype),
+        Plane("rope", (page_size, spec.mla.rope), spec.kv_dtype),
+    )
+    return (KVLayout("latent/1", page_size, planes, nhd.kernel_pages, any_page_stride=True),)
 
 
-def has_kernel(head_dim: int, v_head_dim: int) -> bool:
-    """Whether the operator takes values of this size with keys of that."""
-    if head_dim == v_head_dim:
-        return True
-    narrow = head_dim <= 64 and v_head_dim <= 512
-    return v_head_dim % 8 == 0 and (narrow or (128 < head_dim <= 192 and 96 < v_head_dim <= 128))
+def no_kernel(spec: AttentionSpec) -> str:
+    """Why the operator does not take heads of these sizes, as the end of a sentence; empty if it does."""
+    size, v_size, mla = spec.head_dim, spec.v_head_dim, spec.mla
+    if mla is not None:
+        if (spec.kv_heads, size, v_size) != (1, mla.rank + mla.rope, mla.rank):
+            return "takes MLA in absorbed form: one KV head, head size rank + rope, value size rank"
+        if mla.rope > 64 or mla.rope % 8 or not 256 <= mla.rank <= 512 or mla.rank % 8:
+            return f"has no kernel for latents of size {mla.rank} with rope parts of size {mla.rope}"
+        return "takes latents with neither window nor soft cap" if spec.window or spec.soft_cap else ""
+    narrow = size <= 64 and v_size <= 512
+    other = v_size % 8 == 0 and (narrow or (128 < size <= 192 and 96 < v_size <= 128))
+    if size > 256 or (size != v_size and not other):
+        return f"has no kernel for keys of size {size} with values of size {v_size}"
+    return ""
 
 
 def build(build: AttentionBuild) -> AttentionBackend:

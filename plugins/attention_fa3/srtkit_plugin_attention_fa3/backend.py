@@ -6,7 +6,7 @@ rows and on the plan's limits only, so a recorded one stays right under every la
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -23,16 +23,20 @@ from srtkit.spec.attention import (
     LayerHandle,
     PlanAdvance,
     Rows,
+    TreeMask,
 )
 from srtkit.spec.errors import DeviceAbsent, Unsupported
 from srtkit.spec.facts import Limits
 from srtkit.spec.layers import DTYPES as TORCH_DTYPES
-from srtkit_plugin_attention_fa3 import DTYPES, INSTEAD, MAX_Q_LEN, PART, Options, declared, has_kernel
+from srtkit_plugin_attention_fa3 import DTYPES, INSTEAD, MAX_Q_LEN, PART, Options, declared, no_kernel
 from srtkit_plugin_attention_fa3.kernels import visible_kernel
 from srtkit_plugin_attention_fa3.library import Operator
+from srtkit_plugin_attention_fa3.trees import Drafts, join
 from srtkit_plugin_attention_triton.refusals import why_not
-from srtkit_plugin_attention_triton.slots import PlaneMover, store
+from srtkit_plugin_attention_triton.slots import PlaneMover, planes_of, store
 
+Mask = Mapping[str, object]
+"""What the operator is told of what is seen."""
 SCHEDULED_ROWS = 992
 """A call of more rows is not planned ahead: builds differ in what they plan for so many."""
 SCHEDULE_ROOM = 8
@@ -44,7 +48,8 @@ class _Rows:
     """One call of the operator: tokens [begin, end) of the step, and the rows that they are.
 
     `cu_q` counts from `begin`. `table` is no wider than the rows may need: by its width alone the operator judges how
-    long they are. `fresh`: these rows have nothing stored before this step.
+    long they are. `mask` are the operator's arguments for what is seen. `fresh`: these rows have nothing stored before
+    this step. Of `drafts` the operator reads what was stored before them, of which `context` is the length.
     """
 
     begin: int
@@ -55,8 +60,10 @@ class _Rows:
     page_tokens: int
     max_q: int
     room: Tensor
+    mask: Mask
     schedule: Tensor | None = None
     fresh: bool = False
+    drafts: Drafts | None = None
 
     @property
     def max_k(self) -> int:
@@ -67,12 +74,14 @@ class _Rows:
 class Fa3Plan(AttentionPlan):
     """Buffers at fixed addresses, and the step that `fill` put in.
 
-    `table` int32 [rows, pages] of a windowed group, `cu_rest` int32 [rows + 1], `rooms` two schedules.
+    `table` int32 [rows, pages] of a windowed group, `cu_rest` int32 [rows + 1], `stored` int32 [rows], `rooms` two
+    schedules.
     """
 
-    def __init__(self, table: Tensor | None, cu_rest: Tensor, rooms: Tensor) -> None:
+    def __init__(self, table: Tensor | None, cu_rest: Tensor, stored: Tensor, rooms: Tensor) -> None:
         self.table = table
         self.cu_rest = cu_rest
+        self.stored = stored
         self.rooms = rooms
         self.batch: Batch | None = None
         self.view: GroupView | None = None
@@ -95,7 +104,7 @@ class Fa3Plan(AttentionPlan):
     def close(self) -> None:
         """Free the buffers."""
         self.table = None
-        self.cu_rest = self.rooms = torch.empty(0)
+        self.cu_rest = self.stored = self.rooms = torch.empty(0)
         self.batch = self.view = self.leading = self.rest = None
 
 
@@ -115,6 +124,7 @@ class Fa3Attention(AttentionBackend):
             "window_size_right": 0 if spec.window else -1,
             "num_splits": options.num_splits,
         }
+        self._all = self._mask | {"is_causal": False, "window_size_left": -1, "window_size_right": -1}
         self._parts = AttentionParts(advance=Fa3Advance(self), mover=PlaneMover())
 
     def new_plan(self, limits: Limits) -> Fa3Plan:
@@ -122,13 +132,15 @@ class Fa3Attention(AttentionBackend):
         rows, allocate = limits.max_rows, self._platform.allocate
         table = allocate("workspace", (rows, limits.max_pages), torch.int32) if self._spec.window else None
         cu_rest = allocate("workspace", (rows + 1,), torch.int32)
-        return Fa3Plan(table, cu_rest, allocate("workspace", (2, SCHEDULE_ROOM * (rows + 4)), torch.int32))
+        stored = allocate("workspace", (rows,), torch.int32)
+        return Fa3Plan(table, cu_rest, stored, allocate("workspace", (2, SCHEDULE_ROOM * (rows + 4)), torch.int32))
 
     def fill(self, plan: AttentionPlan, batch: Batch, view: GroupView) -> None:
-        """Lay out the step's calls. Raises `Unsupported` for any batch feature, and for longer leading queries."""
+        """Lay out the step's calls. Raises `Unsupported` for features but a tree mask, and for longer leading rows."""
         assert isinstance(plan, Fa3Plan)
-        if batch.features:
-            raise Unsupported(PART, f"does not understand the feature {', '.join(sorted(batch.features))}")
+        unknown = batch.features - {"tree_mask"}
+        if unknown:
+            raise Unsupported(PART, f"does not understand the feature {', '.join(sorted(unknown))}")
         if batch.leading and batch.q_len > MAX_Q_LEN:
             raise Unsupported(PART, f"has at most {MAX_Q_LEN} queries in a leading row, not {batch.q_len}")
         plan.batch, plan.view = batch, view
@@ -144,12 +156,14 @@ class Fa3Attention(AttentionBackend):
         table = view.page_table
         if plan.table is not None:
             table = self._without_freed(plan.table, batch, view)
-        plan.leading = _leading(plan, batch, table, view.page_tokens)
-        plan.rest = _rest(plan, batch, table[:, :width], view.page_tokens)
-        if plan.rest is not None:
+        plan.leading = _leading(plan, batch, table, view.page_tokens, self._mask)
+        plan.rest = _rest(plan, batch, table[:, :width], view.page_tokens, self._mask)
+        if plan.leading is not None and batch.tree is not None and batch.q_len > 1:
+            self._take_drafts(plan, plan.leading, batch.tree)
+        if plan.rest is not None and self._spec.mla is None:
             plan.rest.fresh = fresh and bool((batch.host_q == batch.host_context)[batch.leading :].all())
         for call in plan.calls(Rows.ALL):
-            if self._schedule is not None and len(call.context) <= SCHEDULED_ROWS:
+            if self._schedule is not None and len(call.context) <= SCHEDULED_ROWS and self._operated(call):
                 self._plan_ahead(call)
 
     def store(self, plan: AttentionPlan, layer: LayerHandle, k: Tensor, v: Tensor) -> None:
@@ -171,10 +185,14 @@ class Fa3Attention(AttentionBackend):
     ) -> None:
         """As the contract says. Rows that have only this step's tokens are attended over `fresh`, without pages."""
         assert isinstance(plan, Fa3Plan)
+        if q.stride(-1) != 1:
+            q = q.contiguous()
         for call in plan.calls(rows):
             part = slice(call.begin, call.end)
-            result = self._attend(call, layer, q[part], out[part], fresh)
-            sums: Tensor = result[1].t()
+            sums = self._attend(call, layer, q[part], out[part], fresh) if self._operated(call) else None
+            if call.drafts is not None:
+                sums = join(self._spec, call.drafts, layer, q[part], out[part], sums)
+            assert sums is not None
             into = None if lse is None else lse[part]
             if self._spec.sinks:
                 assert layer.sinks is not None, "the layer came without its sinks"
@@ -189,32 +207,48 @@ class Fa3Attention(AttentionBackend):
     def close(self) -> None:
         """Nothing is held."""
 
+    def _operated(self, call: _Rows) -> bool:
+        """Whether the operator has a part in it: a window over a tree goes by positions that it does not know."""
+        return call.drafts is None or not self._spec.window
+
+    def _take_drafts(self, plan: Fa3Plan, call: _Rows, tree: TreeMask) -> None:
+        """Leave the drafts to a kernel of ours: the operator attends to all that was stored before them."""
+        batch, _ = plan.step
+        call.drafts = Drafts(tree.bits, batch.positions, call.context, call.table, call.page_tokens)
+        call.context = torch.sub(call.context, batch.q_len, out=plan.stored[: len(call.context)])
+        call.mask = self._all
+
     def _attend(
         self, call: _Rows, layer: LayerHandle, q: Tensor, out: Tensor, fresh: tuple[Tensor, Tensor] | None
-    ) -> list[Tensor]:
-        """Call the operator: q, out of the call's tokens → [out, lse [heads, tokens], …]."""
+    ) -> Tensor:
+        """Call the operator: q, out of the call's tokens → the log-sums [tokens, heads]."""
         where: dict[str, object]
         if fresh is not None and call.fresh:
             k, v = (_last_dense(x[call.begin : call.end]) for x in fresh)
             where = {"cu_seqlens_k": call.cu_q, "max_seqlen_k": call.max_q, "seqused_k": None, "page_table": None}
             where["scheduler_metadata"] = None
         else:
-            k, v = layer.planes["k"], layer.planes["v"]
+            k, v = planes_of(layer)
             where = {"cu_seqlens_k": None, "max_seqlen_k": call.max_k, "seqused_k": call.context}
             where |= {"page_table": call.table, "scheduler_metadata": call.schedule}
+        q_v = None
+        if self._spec.mla is not None:  # of a latent, which is key and value, the query comes apart
+            q_v, q = q[..., : self._spec.mla.rank], q[..., self._spec.mla.rank :]
+            k, v = k[:, :, None], v[:, :, None]
         result: list[Tensor] = self._forward(
-            q=_last_dense(q),
+            q=q,
             k=k,
             v=v,
+            q_v=q_v,
             out=out,
             cu_seqlens_q=call.cu_q,
             max_seqlen_q=call.max_q,
             softmax_scale=self._spec.scale,
             softcap=self._spec.soft_cap,
             **where,
-            **self._mask,
+            **call.mask,
         )
-        return result
+        return result[1].t()
 
     def _without_freed(self, into: Tensor, batch: Batch, view: GroupView) -> Tensor:
         """The page table without pages before the window: `into` [most rows, most pages] → [rows, pages].
@@ -239,7 +273,7 @@ class Fa3Attention(AttentionBackend):
             batch_size=len(call.context),
             num_heads=spec.q_heads,
             num_heads_k=spec.kv_heads,
-            headdim=spec.head_dim,
+            headdim=spec.head_dim if spec.mla is None else spec.mla.rope,
             headdim_v=spec.v_head_dim,
             qkv_dtype=TORCH_DTYPES[spec.dtype],
             page_size=call.page_tokens,
@@ -249,7 +283,7 @@ class Fa3Attention(AttentionBackend):
             seqused_k=call.context,
             max_seqlen_q=call.max_q,
             max_seqlen_k=call.max_k,
-            **self._mask,
+            **call.mask,
         )
         if len(made) > len(call.room):
             raise Unsupported(PART, f"has no room for a schedule of {len(made)} integers", "set schedule = false")
@@ -269,16 +303,16 @@ class Fa3Advance(PlanAdvance):
         self._backend.lay_out(plan, view.page_table.shape[1], fresh=False)
 
 
-def _leading(plan: Fa3Plan, batch: Batch, table: Tensor, page_tokens: int) -> _Rows | None:
+def _leading(plan: Fa3Plan, batch: Batch, table: Tensor, page_tokens: int, mask: Mask) -> _Rows | None:
     """The call of leading rows. Its table is as wide as can be, so that a recorded call serves longer rows too."""
     n = batch.leading
     if n == 0:
         return None
     cu_q, context = batch.cu_q[: n + 1], batch.context[:n]
-    return _Rows(0, n * batch.q_len, cu_q, context, table[:n], page_tokens, batch.q_len, plan.rooms[0])
+    return _Rows(0, n * batch.q_len, cu_q, context, table[:n], page_tokens, batch.q_len, plan.rooms[0], mask)
 
 
-def _rest(plan: Fa3Plan, batch: Batch, table: Tensor, page_tokens: int) -> _Rows | None:
+def _rest(plan: Fa3Plan, batch: Batch, table: Tensor, page_tokens: int, mask: Mask) -> _Rows | None:
     """The call of all other rows."""
     n, begin = batch.leading, batch.leading * batch.q_len
     if begin == batch.tokens:
@@ -287,7 +321,7 @@ def _rest(plan: Fa3Plan, batch: Batch, table: Tensor, page_tokens: int) -> _Rows
     if n:
         cu_q = torch.sub(cu_q[n:], begin, out=plan.cu_rest[: batch.rows - n + 1])
     longest = int(batch.host_q[n:].max())
-    return _Rows(begin, batch.tokens, cu_q, batch.context[n:], table[n:], page_tokens, longest, plan.rooms[1])
+    return _Rows(begin, batch.tokens, cu_q, batch.context[n:], table[n:], page_tokens, longest, plan.rooms[1], mask)
 
 
 def _add_sinks(sinks: Tensor, out: Tensor, sums: Tensor, lse: Tensor | None) -> None:
@@ -307,9 +341,7 @@ def _last_dense(x: Tensor) -> Tensor:
 def _refuse(build: AttentionBuild) -> None:
     """Raise `Unsupported` unless spec and layout are among those declared, `DeviceAbsent` for another GPU."""
     spec = build.group.spec
-    reason = why_not(PART, build, declared(DTYPES))
-    if not has_kernel(spec.head_dim, spec.v_head_dim):
-        reason = reason or f"has no kernel for keys of size {spec.head_dim} with values of size {spec.v_head_dim}"
+    reason = why_not(PART, build, declared(DTYPES)) or no_kernel(spec)
     if reason:
         raise Unsupported(PART, reason, INSTEAD)
     device = build.platform.device(build.device_index)

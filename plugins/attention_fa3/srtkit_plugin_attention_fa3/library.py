@@ -25,7 +25,7 @@ INSTALL = (
     "in [attention.options.fa3] to the path of a _vllm_fa3_C.abi3.so"
 )
 UNUSED: Mapping[str, object] = {
-    **dict.fromkeys(("k_new", "v_new", "q_v", "cu_seqlens_k_new", "seqused_q", "kv_batch_idx", "leftpad_k")),
+    **dict.fromkeys(("k_new", "v_new", "cu_seqlens_k_new", "seqused_q", "kv_batch_idx", "leftpad_k")),
     **dict.fromkeys(("rotary_cos", "rotary_sin", "seqlens_rotary", "q_descale", "k_descale", "v_descale")),
     **dict.fromkeys(("pack_gqa", "s_aux", "sinks", "cp_tot_seqused_k")),
     "attention_chunk": 0,
@@ -38,7 +38,7 @@ UNUSED: Mapping[str, object] = {
 """Arguments of either operator that this plugin has no use for, with the value that says so."""
 MASK = ("is_causal", "window_size_left", "window_size_right", "num_splits")
 LENGTHS = ("cu_seqlens_q", "cu_seqlens_k", "seqused_k", "max_seqlen_q", "max_seqlen_k")
-FORWARD = ("q", "k", "v", "out", "page_table", "softmax_scale", "softcap", "scheduler_metadata", *LENGTHS, *MASK)
+FORWARD = ("q", "k", "v", "q_v", "out", "page_table", "softmax_scale", "softcap", "scheduler_metadata", *LENGTHS, *MASK)
 SCHEDULE = (
     *("batch_size", "num_heads", "num_heads_k", "headdim", "headdim_v", "qkv_dtype", "page_size", "has_softcap"),
     *LENGTHS,

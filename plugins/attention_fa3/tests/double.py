@@ -44,7 +44,7 @@ SCHEMAS = {
     ),
 }
 OFF: dict[str, object] = {
-    **dict.fromkeys(("k_new", "v_new", "q_v", "cu_seqlens_k_new", "seqused_q", "kv_batch_idx", "leftpad_k")),
+    **dict.fromkeys(("k_new", "v_new", "cu_seqlens_k_new", "seqused_q", "kv_batch_idx", "leftpad_k")),
     **dict.fromkeys(("rotary_cos", "rotary_sin", "seqlens_rotary", "q_descale", "k_descale", "v_descale")),
     **dict.fromkeys(("pack_gqa", "s_aux", "sinks", "cp_tot_seqused_k")),
     **dict.fromkeys(("attention_chunk", "sm_margin", "cp_rank", "max_seqlen_k_new"), 0),
@@ -111,6 +111,10 @@ def _forward(given: dict[str, Any]) -> list[Tensor]:
         _aligned(given[name], name)
     tokens, heads, size = q.shape
     v_size = v.shape[-1]
+    if given["q_v"] is not None:
+        need(size <= 64 and 256 <= v_size <= 512, f"q_v with heads of {size} and {v_size}")
+        need(given["q_v"].shape == (tokens, heads, v_size) and given["q_v"].dtype == q.dtype, "q_v does not fit")
+        _aligned(given["q_v"], "q_v")
     need(size % 8 == 0 and size <= 256 and v_size % 8 == 0, f"no kernel for head sizes {size}, {v_size}")
     other = (128 < size <= 192 and 96 < v_size <= 128) or (size <= 64 and v_size <= 512)
     need(v_size == size or other, f"no kernel for keys of {size} with values of {v_size}")
@@ -133,7 +137,8 @@ def _forward(given: dict[str, Any]) -> list[Tensor]:
     for row, n in enumerate(n_keys):
         part = slice(bounds[row], bounds[row + 1])
         if lengths[row]:
-            out[part], lse[:, part] = _row(given, q[part].float(), n, read, row)
+            q_v = None if given["q_v"] is None else given["q_v"][part].float()
+            out[part], lse[:, part] = _row(given, (q[part].float(), q_v), n, read, row)
     return [out, lse, torch.empty(0), torch.empty(0)]
 
 
@@ -176,8 +181,11 @@ def _dense(given: dict[str, Any], rows: int) -> tuple[list[int], Read]:
     return [end - begin for begin, end in itertools.pairwise(bounds)], read
 
 
-def _row(given: dict[str, Any], q: Tensor, n_keys: int, read: Read, row: int) -> tuple[Tensor, Tensor]:
-    """Out [n, heads, v_size] and lse [heads, n] of one row's queries q [n, heads, size]."""
+def _row(
+    given: dict[str, Any], queries: tuple[Tensor, Tensor | None], n_keys: int, read: Read, row: int
+) -> tuple[Tensor, Tensor]:
+    """Out [n, heads, v_size] and lse [heads, n] of one row's queries [n, heads, size], of keys and of values."""
+    q, q_v = queries
     n, heads, size = q.shape
     left, right, causal = given["window_size_left"], given["window_size_right"], given["is_causal"]
     position = n_keys - n + torch.arange(n)[:, None]
@@ -192,7 +200,10 @@ def _row(given: dict[str, Any], q: Tensor, n_keys: int, read: Read, row: int) ->
     group = heads // keys.shape[1]
     keys, values = (x.repeat_interleave(group, 1) for x in (keys, values))
     scale = size**-0.5 if given["softmax_scale"] is None else given["softmax_scale"]
-    score = torch.einsum("nhd,khd->hnk", q, keys) * scale
+    score = torch.einsum("nhd,khd->hnk", q, keys)
+    if q_v is not None:
+        score = score + torch.einsum("nhd,khd->hnk", q_v, values)
+    score = score * scale
     if given["softcap"] > 0:
         score = given["softcap"] * torch.tanh(score / given["softcap"])
     score = score.masked_fill(~see, -torch.inf)

@@ -193,16 +193,24 @@ def _row_of_block(cu_q, block, first_row, rows, BLOCK_Q: tl.constexpr):
 
 
 @triton.jit
-def _row_and_query(cu_q, block, first_row, rows, q_len, BLOCK_Q: tl.constexpr, UNIFORM: tl.constexpr):
-    """The row of a block of queries, and the first of these queries in it."""
+def _own_work(
+    cu_q, first_row, rows, q_len, GROUPS: tl.constexpr, BLOCK_Q: tl.constexpr, UNIFORM: tl.constexpr
+):  # fmt: skip
+    """This program's row, the first of its queries in it, and its group of heads.
+
+    Groups of a block of queries follow each other: what they read lies side by side. Blocks with most keys come first,
+    that none is left alone at the end: of rows of one query the step sees to that, of others the last block has most.
+    """
+    block, group = tl.program_id(0) // GROUPS, tl.program_id(0) % GROUPS
     if UNIFORM:
         per_row = tl.cdiv(q_len, BLOCK_Q)
         row = first_row + block // per_row
         query = (block % per_row) * BLOCK_Q
     else:
+        block = tl.num_programs(0) // GROUPS - 1 - block
         row, first_block = _row_of_block(cu_q, block, first_row, rows, BLOCK_Q)
         query = (block - first_block) * BLOCK_Q
-    return row, query
+    return row, query, group
 
 
 @triton.jit(do_not_specialize=["first_row", "rows", "q_len", "table_stride"])
@@ -218,10 +226,7 @@ def attend_kernel(
     BLOCK_M: tl.constexpr, BLOCK_Q: tl.constexpr, TILE: tl.constexpr, SEGMENTS: tl.constexpr, UNIFORM: tl.constexpr,
     MIXED: tl.constexpr, PREFIX: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Grid (blocks of queries x groups of heads, SEGMENTS) over `rows` rows from `first_row` on.
-
-    Groups of a block follow each other: what they read lies side by side. Blocks with most keys are to come first, that
-    none is left alone at the end: of rows of one query the step sees to that, of others the last block has most.
+    """Grid (blocks of queries x groups of heads, SEGMENTS) over `rows` rows from `first_row` on: see _own_work.
 
     A group is the GROUP query heads of a KV head, or of SPLIT parts of them one. LATENT: q holds the part that meets v,
     which is the value and most of the key, before the part that meets k. `scale` holds log2(e) unless SOFT_CAP.
@@ -232,12 +237,8 @@ def attend_kernel(
     TREE_WORDS: `tree` [token, TREE_WORDS] has a bit for each draft of the row that the token sees.
     """
     await_previous(EARLY)
-    number, segment = tl.program_id(0), tl.program_id(1)
-    block, group = number // (HEADS // GROUP), number % (HEADS // GROUP)
-    if not UNIFORM:
-        block = tl.num_programs(0) // (HEADS // GROUP) - 1 - block
-    kv_head = group // SPLIT
-    row, query = _row_and_query(cu_q, block, first_row, rows, q_len, BLOCK_Q, UNIFORM)
+    row, query, group = _own_work(cu_q, first_row, rows, q_len, HEADS // GROUP, BLOCK_Q, UNIFORM)
+    kv_head, segment = group // SPLIT, tl.program_id(1)
     begin = tl.load(cu_q + row)
     n_query = tl.load(cu_q + row + 1) - begin
     nothing = query >= n_query

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "events.h"
+#include "outline.h"
 #include "tree.h"
 
 namespace radix {
@@ -40,6 +41,8 @@ class Cache {
     int64_t evict(int64_t n);
     // Forget everything but what leases hold.
     int64_t reset();
+    // Up to `limit` of its nodes, see outline.h; they are the cache's, until the next call.
+    std::vector<Shown> outline(int64_t limit) const { return radix::outline(tree_, limit); }
     // The events since the last call.
     EventLog take_events();
 

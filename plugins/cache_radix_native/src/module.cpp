@@ -7,9 +7,11 @@
 #define Py_LIMITED_API 0x030b0000
 #include <Python.h>
 
+#include <algorithm>
 #include <exception>
-#include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "cache.h"
 
@@ -186,6 +188,35 @@ PyObject* take_events(PyObject* self, PyObject*) {
     });
 }
 
+const std::string& namespace_of(const radix::Node& node) {
+    const radix::Node* root = &node;
+    while (root->parent != nullptr) root = root->parent;
+    return *root->name;
+}
+
+// outline(limit, tokens) → list of (parent, length, ids as bytes, bytes of pages, namespace, hits, pins).
+PyObject* outline(PyObject* self, PyObject* const* args, Py_ssize_t) {
+    return guarded(self, [&](Cache& cache) {
+        const int64_t tokens = number(args[1]);
+        PyObject* list = given(PyList_New(0));
+        for (const radix::Shown& one : cache.outline(number(args[0]))) {
+            const radix::View run = one.node->run.view();
+            const std::vector<int32_t>& pages = one.node->pages;
+            const std::string& name = namespace_of(*one.node);
+            PyObject* shown = Py_BuildValue(
+                "LLNNNLL", one.parent, one.length, bytes(run.ids, 4 * std::min(tokens, run.length)),
+                bytes(pages.data(), 4 * pages.size()), bytes(name.data(), name.size()), one.node->hits, one.pins);
+            if (shown == nullptr || PyList_Append(list, shown) != 0) {
+                Py_XDECREF(shown);
+                Py_DECREF(list);
+                throw Raised();
+            }
+            Py_DECREF(shown);
+        }
+        return list;
+    });
+}
+
 // figures() → (evictable pages, pinned pages, nodes); zeros after `close`.
 PyObject* figures(PyObject* self, PyObject*) {
     const Cache* cache = reinterpret_cast<Object*>(self)->cache;
@@ -246,6 +277,7 @@ PyMethodDef METHODS[] = {
     {"evict", evict, METH_O, nullptr},
     {"reset", reset, METH_NOARGS, nullptr},
     {"take_events", take_events, METH_NOARGS, nullptr},
+    {"outline", plain(outline), METH_FASTCALL, nullptr},
     {"figures", figures, METH_NOARGS, nullptr},
     {"evictable", evictable, METH_NOARGS, nullptr},
     {"close", close, METH_NOARGS, nullptr},

@@ -25,6 +25,7 @@ struct Node;
 // The smallest rank goes first: two figures of the policy, then who was queued first.
 using Rank = std::array<int64_t, 3>;
 using Queue = std::map<Rank, Node*>;
+using Roots = std::unordered_map<std::string, std::unique_ptr<Node>>;
 using Children = std::unordered_multimap<uint64_t, std::unique_ptr<Node>>;  // by the hash of their first page
 
 // One run of pages with the same users. A root has no parent and no pages.
@@ -58,6 +59,8 @@ class Tree {
 
     // --- finding ---
 
+    // By namespace.
+    const Roots& roots() const { return roots_; }
     // The root of a namespace, or null.
     Node* find_root(const std::string& name) const;
     // The root of a namespace; a new one stays only if it is pinned before anything else happens.
@@ -113,7 +116,7 @@ class Tree {
     const uint64_t hash_mask_;
     int64_t serial_ = 0;
     Queue queue_;
-    std::unordered_map<std::string, std::unique_ptr<Node>> roots_;
+    Roots roots_;
     std::unordered_map<Node*, std::unique_ptr<Node>> forgotten_;  // by `clear`, and still held
 };
 

@@ -18,6 +18,7 @@ from srtkit.spec.prefix_cache import (
     CacheStats,
     Evicted,
     Lease,
+    Prefix,
     PrefixCache,
     PrefixCacheBuild,
     Remap,
@@ -32,6 +33,8 @@ POLICIES: tuple[str, ...] = get_args(RadixOptions.model_fields["eviction"].annot
 """In the order of `enum Policy`."""
 ALL_BITS = 2**64 - 1
 INT32 = np.dtype(np.int32)
+REMAP = struct.Struct("4i")
+"""Component, index, mine, theirs."""
 
 
 class NativeRadixCache(PrefixCache):
@@ -133,6 +136,13 @@ class NativeRadixCache(PrefixCache):
             entries=nodes,
         )
 
+    def outline(self, limit: int, tokens: int) -> Sequence[Prefix]:
+        """The nodes of the tree that were matched most often, then those used last."""
+        return [
+            Prefix(parent, length, tuple(np.frombuffer(ids, INT32).tolist()), self._pages(pages), namespace, hits, pins)
+            for parent, length, ids, pages, namespace, hits, pins in self._c.outline(limit, tokens)
+        ]
+
     def close(self) -> None:
         """Free the tree. What would read or change it is refused afterwards; figures are 0."""
         self._c.close()
@@ -155,8 +165,8 @@ class NativeRadixCache(PrefixCache):
 
     def _remaps(self, remaps: bytes) -> list[Remap]:
         """Where the caller's pages are not the cache's."""
-        found = memoryview(remaps).cast("i").tolist()
-        return [_remap(self._names[found[i]], *found[i + 1 : i + 4]) for i in range(0, len(found), 4)]
+        names = self._names
+        return [_remap(names[place], index, mine, theirs) for place, index, mine, theirs in REMAP.iter_unpack(remaps)]
 
     def _evicted(self, pages: bytes) -> Evicted:
         return Evicted(self._pages(pages)) if pages else self._none_evicted

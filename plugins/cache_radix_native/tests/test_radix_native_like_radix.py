@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from plugins.cache_radix.tests import test_radix, test_radix_events, test_radix_policies, test_radix_spans
+from plugins.cache_radix.tests import (
+    test_radix,
+    test_radix_events,
+    test_radix_outline,
+    test_radix_policies,
+    test_radix_spans,
+)
 from plugins.cache_radix.tests.test_radix import (  # noqa: F401
     test_a_lease_ends_once,
     test_a_parent_goes_only_after_its_children,
@@ -24,6 +30,10 @@ from plugins.cache_radix.tests.test_radix import (  # noqa: F401
 from plugins.cache_radix.tests.test_radix_events import (  # noqa: F401
     test_hashes_depend_on_the_whole_prefix_and_nothing_else,
     test_off_unless_asked_for,
+)
+from plugins.cache_radix.tests.test_radix_outline import (  # noqa: F401
+    test_pins_are_the_leases_that_need_a_prefix,
+    test_prefixes_used_most_come_first_and_parents_before_them,
 )
 from plugins.cache_radix.tests.test_radix_policies import (  # noqa: F401
     test_a_higher_priority_is_kept_for_everybody_after,
@@ -45,7 +55,7 @@ MINE = {"new_cache": new_cache, "RadixOptions": RadixOptions, "build": build, "c
 @pytest.fixture(autouse=True)
 def instead_of_radix(library: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """What those modules call is this cache."""
-    for module in (test_radix, test_radix_events, test_radix_policies, test_radix_spans):
+    for module in (test_radix, test_radix_events, test_radix_outline, test_radix_policies, test_radix_spans):
         for name in MINE.keys() & vars(module).keys():
             monkeypatch.setattr(module, name, MINE[name])
 

@@ -12,7 +12,7 @@ import pytest
 import srtkit_plugin_cache_radix as radix
 import srtkit_plugin_cache_radix_native as native
 from srtkit.spec.kv import FULL, Component
-from srtkit.spec.prefix_cache import CacheKey, Lease, PrefixCache, PrefixCacheBuild
+from srtkit.spec.prefix_cache import CacheKey, Lease, Prefix, PrefixCache, PrefixCacheBuild
 from srtkit.spec.step_plan import Ints
 from srtkit_plugin_cache_radix_native.cache import NativeRadixCache
 
@@ -45,7 +45,7 @@ class Trace:
         self.caches: tuple[PrefixCache, PrefixCache] = (NativeRadixCache(mine, mask), radix.build(other))
         self.open: list[Open] = []
         self.next_page = 1
-        self.seen = dict.fromkeys(("matched", "remapped", "evicted", "left by reset", "events"), 0)
+        self.seen = dict.fromkeys(("matched", "remapped", "evicted", "left by reset", "events", "shown"), 0)
 
     def run(self) -> None:
         """All steps; everything is compared after each."""
@@ -134,9 +134,17 @@ class Trace:
         mine, other = self.caches
         assert mine.stats() == other.stats()
         assert [mine.evictable(name) for name in self.names] == [other.evictable(name) for name in self.names]
+        limit = int(self.random.integers(0, 20))
+        mine_shown, other_shown = (cache.outline(limit, 3) for cache in self.caches)
+        assert list(map(shown, mine_shown)) == list(map(shown, other_shown))
+        self.seen["shown"] += len(mine_shown)
         events = mine.events()
         assert events == other.events()
         self.seen["events"] += len(events)
+
+
+def shown(one: Prefix) -> tuple[Any, ...]:
+    return one.parent, one.length, one.ids, listed(one.pages), one.namespace, one.hits, one.pins
 
 
 def listed(pages: Mapping[str, Ints]) -> list[Any]:

@@ -5,8 +5,11 @@ Each step is a command of `srt` in a process of its own, as a kernel may end its
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -60,8 +63,9 @@ def run(platform: str, named: Mapping[str, str], level: int, report: Path, limit
         raise DeviceAbsent(f"platform:{platform}", "its device is not here", remedy)
     chosen = descriptor.defaults(devices[0]).plugins
     parts = [f"{kind}:{named.get(kind) or chosen[kind][0]}" for kind in KINDS if named.get(kind) or chosen.get(kind)]
+    steps = [*commands(platform, parts, level)]  # all of them before the first one: a plugin may not be installed
     outcomes = []
-    for command in [*commands(platform, parts, level)]:  # all are known before the first runs: what is not installed
+    for command in steps:
         print(f"srt {' '.join(command)}", flush=True)
         outcomes.append(_outcome(command, limit))
         print(f"  {_verdict(outcomes[-1])}, {outcomes[-1].seconds:.0f} s", flush=True)
@@ -90,14 +94,21 @@ def text(facts: DeviceFacts, versions: Mapping[str, str], outcomes: Sequence[Out
 
 
 def _outcome(command: Sequence[str], limit: float) -> Outcome:
+    """Run it to its end, or to the limit: then it is killed with all processes that it has started."""
     begin = time.monotonic()
-    line = [sys.executable, "-m", "srtkit", *command]
-    try:
-        done = subprocess.run(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=limit, check=False)
-        code, said = done.returncode, done.stdout
-    except subprocess.TimeoutExpired as late:
-        code, said = TOO_LONG, late.output or b""
-    return Outcome(command, code, time.monotonic() - begin, said.decode(errors="replace"))
+    with tempfile.TemporaryFile() as said:
+        line = [sys.executable, "-m", "srtkit", *command]
+        process = subprocess.Popen(line, stdout=said, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            code = process.wait(limit)
+        except subprocess.TimeoutExpired:
+            code = TOO_LONG
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        said.seek(0)
+        return Outcome(command, code, time.monotonic() - begin, said.read().decode(errors="replace"))
 
 
 def _verdict(one: Outcome) -> str:

@@ -24,6 +24,7 @@ from srtkit.spec.attention import (
 )
 from srtkit.spec.errors import DeviceAbsent, Unsupported
 from srtkit.spec.facts import DeviceFacts, Limits
+from srtkit.spec.kv import KVLayout
 from srtkit.spec.platform import Platform, PlatformBuild, PlatformDescriptor
 from srtkit_plugin_attention_shadow.dump import Dump, Origin
 from srtkit_plugin_attention_shadow.origin import origin_of
@@ -108,7 +109,7 @@ class Player:
         if problem := check_spec(self.part, spec, self._descriptor.capabilities(facts)):
             raise Unsupported(self.part, f"{problem}, which the dump needs", "replay on another backend")
         offered = self._descriptor.kv_layouts(spec, layout.page_tokens, facts)
-        if layout not in offered:
+        if _adjacent(layout) not in map(_adjacent, offered):
             names = ", ".join(one.name for one in offered) or "none"
             cause = (
                 f"does not read the dump's layout {layout.name} with pages of {layout.page_tokens} (it does: {names})"
@@ -117,6 +118,11 @@ class Player:
         group = LayerGroup(meta.group, spec, (meta.layer,))
         build = AttentionBuild(group, layout, _limits(dump), self._machine.platform, 0, self._options)
         return self._descriptor.build(build)
+
+
+def _adjacent(layout: KVLayout) -> KVLayout:
+    """As pages stand in a dump: who could read them apart reads them so, too."""
+    return replace(layout, any_page_stride=False)
 
 
 def _limits(dump: Dump) -> Limits:

@@ -67,6 +67,7 @@ class AiterOps(OpsProvider):
         2 T rows: of token t row 2 t + 1, the second half, is the plain one of both (the first of sin is negated).
         """
         tokens, half = q.shape[0], cos.shape[-1] // 2
+        assert tokens <= len(self._second_rows), "more tokens than a step has"
         if tokens:
             self._aiter.rope_cached_positions_2c_fwd_inplace(
                 input_x=q.unsqueeze(1),

@@ -14,7 +14,7 @@ import triton.language as tl
 from srtkit_plugin_ops_triton.kernels import _begin
 
 ONE = tl.constexpr(float(1 << 40))
-"""The weight of the likeliest token. 2 ** 18 of them fit into 64 bits with room to spare."""
+"""The weight of the likeliest token: the sum of 2 ** 22 of them is an int64."""
 NOTHING = tl.constexpr(30.0)
 """A token whose logit is so many temperatures below the largest weighs 0: exp(-30) is less than 1 / ONE."""
 LEAST, LARGEST = tl.constexpr(-0x80000000), tl.constexpr(0x7FFFFFFF)

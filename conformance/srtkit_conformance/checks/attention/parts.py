@@ -367,7 +367,7 @@ def advance(target: Target) -> Outcome:
 def store_rotated(target: Target) -> Outcome:
     """Whole heads normed and rotated, and parts of heads rotated, beside the same rotated first and stored then."""
     harness = Harness(target)
-    rows = rows_of((harness.page + 3, 1), (2, 1), (0, harness.page + 2))
+    rows = rows_of((3, 1), (0, 1), (harness.page - 2, 4))
     kv_dtypes = ["", *sorted(name for name in harness.can.kv_dtypes if name.startswith("float8"))]
     cases = [harness.case(rows, dtype=dtype, leading=2, padding=1, fused=True) for dtype in harness.dtypes]
     cases += [harness.case(rows, leading=2, kv_dtype=kv_dtype) for kv_dtype in kv_dtypes[1:]]

@@ -34,6 +34,18 @@ def no_torch(target: Target) -> Outcome:
     return None
 
 
+@check(
+    "prefix_cache.host_bytes",
+    level=0,
+    clause="prefix_cache/1.1: host_bytes(options): memory that it takes on the host of each rank, for the memory plan",
+    explain="The plan prints it, and takes it off what pages may have where the device's memory is the host's.",
+)
+def host_bytes(target: Target) -> Figures:
+    said = target.descriptor.host_bytes(target.options)
+    expect(type(said) is int and said >= 0, "host_bytes is no number of bytes", observed=said)
+    return {"bytes": said}
+
+
 def use_once(descriptor: PrefixCacheDescriptor, build: PrefixCacheBuild) -> None:
     """One of every call, in a new process."""
     key = letters(build.page_size, "ABC")

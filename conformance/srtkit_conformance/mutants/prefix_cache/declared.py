@@ -179,3 +179,13 @@ def frees_before_ack(descriptor: PrefixCacheDescriptor) -> PrefixCacheDescriptor
 )
 def loses_failed_copies(descriptor: PrefixCacheDescriptor) -> PrefixCacheDescriptor:
     return with_tiers(descriptor, LosesFailedCopies)
+
+
+@mutant(
+    "prefix_cache.host_in_gib",
+    of="radix",
+    sentence="Says how many GiB it takes on the host, not how many bytes.",
+    killed_by=("prefix_cache.host_bytes",),
+)
+def host_in_gib(descriptor: PrefixCacheDescriptor) -> PrefixCacheDescriptor:
+    return replace(descriptor, host_bytes=lambda options: 0.5)  # type: ignore[arg-type,return-value]

@@ -1,0 +1,92 @@
+"""What both kinds of layers have in common as backends: steps are taken, divided into calls, and laid out anew."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+from torch import Tensor
+
+from srtkit.spec.attention import (
+    AttentionBackend,
+    AttentionBuild,
+    AttentionParts,
+    AttentionPlan,
+    Batch,
+    GroupView,
+    LayerHandle,
+    PlanAdvance,
+    Rows,
+    SlotMover,
+)
+from srtkit.spec.errors import Unsupported
+from srtkit_plugin_attention_aiter import PART
+from srtkit_plugin_attention_aiter.dense import AiterDense
+from srtkit_plugin_attention_aiter.library import Library
+from srtkit_plugin_attention_aiter.step import AiterPlan, Call, last_dense, refuse
+from srtkit_plugin_attention_aiter.table import routes
+
+
+class AiterAttention(AttentionBackend):
+    """Attention of one layer group by aiter's kernels."""
+
+    def __init__(self, build: AttentionBuild, library: Library, architecture: str, mover: SlotMover) -> None:
+        refuse(build, library, architecture)
+        self._spec = build.group.spec
+        self._library = library
+        self._platform = build.platform
+        self._routes = routes(build.group.spec)
+        self._parts = AttentionParts(AiterDense(self._spec, library), AiterAdvance(self), mover)
+
+    @abstractmethod
+    def lay_out(self, plan: AiterPlan, width: int, keys: int) -> None:
+        """Decide the step's calls, and look up on the device where their keys stand.
+
+        Rows that are not leading have at most `width` pages, and `keys` keys together.
+        """
+
+    @abstractmethod
+    def run(self, plan: AiterPlan, call: Call, layer: LayerHandle, q: Tensor, out: Tensor) -> None:
+        """Call the kernel: q, out of the call's tokens."""
+
+    def fill(self, plan: AttentionPlan, batch: Batch, view: GroupView) -> None:
+        """Lay out the step's calls. Raises `Unsupported` for features but a tree mask, and for longer leading rows."""
+        assert isinstance(plan, AiterPlan)
+        width = plan.take(batch, view)
+        self.lay_out(plan, width, int(batch.host_context[batch.leading :].sum()))
+
+    def attend(
+        self,
+        plan: AttentionPlan,
+        layer: LayerHandle,
+        q: Tensor,
+        out: Tensor,
+        *,
+        rows: Rows = Rows.ALL,
+        fresh: tuple[Tensor, Tensor] | None = None,
+        lse: Tensor | None = None,
+    ) -> None:
+        """As the contract says. Reads what is stored, never `fresh`. Raises `Unsupported` if `lse` is asked for."""
+        assert isinstance(plan, AiterPlan)
+        if lse is not None:
+            raise Unsupported(PART, "gives no log-sum-exp: aiter's decode kernels have none")
+        for call in plan.calls(rows):
+            part = slice(call.begin, call.end)
+            self.run(plan, call, layer, last_dense(q[part]), out[part])
+
+    def parts(self) -> AttentionParts:
+        """Dense attention, advance and the slot mover."""
+        return self._parts
+
+
+class AiterAdvance(PlanAdvance):
+    """Lays a step out anew."""
+
+    def __init__(self, backend: AiterAttention) -> None:
+        self._backend = backend
+
+    def advance(self, plan: AttentionPlan) -> None:
+        """Lists, tables and work follow the device's lengths, of which the host knows no bound but the table's."""
+        assert isinstance(plan, AiterPlan)
+        batch, view = plan.step
+        width = view.page_table.shape[1]
+        self._backend.lay_out(plan, width, (batch.rows - batch.leading) * width * view.page_tokens)
