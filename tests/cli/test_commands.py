@@ -14,9 +14,8 @@ import pytest
 from srtkit.cli.serve import serve_settings
 from srtkit.plugins.registry import discover
 from srtkit.spec.errors import ConfigError
-from srtkit.spec.versions import CONTRACTS
 from tests.cli.conftest import Result
-from tests.plugins.toys import Site, answers, light_module
+from tests.plugins.toys import Site, answers
 
 Srt = Callable[..., Result]
 
@@ -74,8 +73,8 @@ def test_serve_without_any_set_says_what_to_install(srt: Srt, file: Path) -> Non
 
 
 def test_a_file_is_named_with_or_without_its_flag_but_once(site: Site, srt: Srt, file: Path) -> None:
-    site.full_set()
-    for command in (["plugins", "list"], ["plugins", "trace"]):
+    site.full_set(checkable=True)
+    for command in (["plugins", "list"], ["config", "check"]):
         assert srt(*command, str(file)).code == srt(*command, "--config", str(file)).code == 0
         for both in ([str(file), "--config", str(file)], ["--config", str(file), str(file)]):
             done = srt(*command, *both)
@@ -128,60 +127,6 @@ def test_list_still_lists_when_the_file_cannot_be_wired(site: Site, srt: Srt, fi
     assert done.code == 0
     assert "installed" in done.out
     assert f"warning: {file} cannot be wired: platform:cpu" in done.out
-
-
-@pytest.mark.parametrize("kind", ["attention", "graph_runner"])
-def test_show_tells_what_it_is_and_ends_with_the_lines_that_switch_it_on(site: Site, srt: Srt, kind: str) -> None:
-    site.plugin("platform", "cpu")
-    site.plugin(kind, "toy", f'"""A toy of chips.\n\nMore."""{light_module(kind, answers(kind))}')
-    done = srt("plugins", "show", f"{kind}:toy")
-    assert done.code == 0
-    head, lines = done.out.split("\n\n")
-    rows = dict(line.split(None, 1) for line in head.splitlines()[1:])
-    assert rows["description"] == "A toy of chips."
-    assert rows["distribution"] == f"toy-{kind.replace('_', '-')}-toy 1.0"
-    assert rows["contract"] == f"1.0; this core speaks {CONTRACTS[kind].version}"
-    assert lines == f'[{kind}]\nuse = "toy"\n[{kind}.options.toy]\n# size = 1\n# inner = ""\n'
-    assert tomllib.loads(lines)[kind]["options"] == {"toy": {}}
-
-
-def test_show_asks_the_suite_by_the_command_line_where_it_is_installed(site: Site, srt: Srt) -> None:
-    site.plugin("transport", "toy", extra=answers("transport"))
-    site.plugin("platform", "cpu")
-    assert "certificate" not in srt("plugins", "show", "transport:toy").out
-    suite = """
-        from srtkit.spec.cli import CliCommand
-        from srtkit.spec.hookspecs import hookimpl
-
-        def configure(parser):
-            parser.add_argument("words", nargs="+")
-
-        @hookimpl
-        def srtkit_cli():
-            return CliCommand("conformance", "checks", configure, lambda arguments: print(arguments.words))
-    """
-    site.plugin("cli", "conformance", suite)
-    assert "['certificate', 'transport:toy']\n" in srt("plugins", "show", "transport:toy").out
-
-
-def test_show_refuses_what_is_no_plugin(site: Site, srt: Srt) -> None:
-    assert srt("plugins", "show", "attention").code == 10
-    assert srt("plugins", "show", "attention:toy").code == 21
-    site.plugin("attention", "toy", "import no_such_library")
-    assert srt("plugins", "show", "attention:toy").code == 22
-
-
-def test_trace_prints_decisions_also_when_wiring_fails(site: Site, srt: Srt, file: Path) -> None:
-    site.full_set()
-    done = srt("plugins", "trace", "--config", str(file))
-    assert done.code == 0
-    assert "discover" in done.out
-    assert "torch (by platform)" in done.out
-    site.plugin("transport", "bad", "raise ValueError('no')")
-    done = srt("plugins", "trace", "--config", str(file), "--set", "attention.use=torch", "--set", "transport.use=bad")
-    assert done.code == 22
-    assert "torch (by file)" in done.out
-    assert "ValueError: no" in done.err
 
 
 # --- config

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import Tensor
 
 import srtkit_plugin_attention_torch as attention_torch
 from srtkit import Engine
@@ -103,9 +104,9 @@ def test_recorded_steps_rotate_and_store_in_one(
     rows: list[int] = []
 
     class Noting(Rotating):
-        def store_rotated(self, plan: AttentionPlan, layer: LayerHandle, qkv: Any, *how: Any) -> None:
-            rows.append(len(qkv[0]))
-            super().store_rotated(plan, layer, qkv, *how)
+        def store_rotated(self, plan: AttentionPlan, layer: LayerHandle, q: Tensor, *rest: Any) -> None:
+            rows.append(len(q))
+            super().store_rotated(plan, layer, q, *rest)
 
     whole = WholeTables.parts
     monkeypatch.setattr(WholeTables, "parts", lambda self: replace(whole(self), rotated=Noting(self)))

@@ -89,9 +89,11 @@ def _fail(sentence: str, code: int) -> int:
 
 def _run(argv: list[str]) -> int:
     argv = ["plugin", *argv[1:]] if argv[:2] == ["plugins", "new"] else argv  # which core need not have
-    name, rest = (argv[0], argv[1:]) if argv else ("--help", [])
+    words = 2 if f"cli:{'-'.join(argv[:2])}" in OFFICIAL else 1  # `srt plugins show` is the command plugins-show
+    name, rest = ("-".join(argv[:words]), argv[words:]) if argv else ("--help", [])
     if name in ("-h", "--help"):
-        rows = [*OWN.items(), *((one.name, _summary(one)) for one in discover().of("cli"))]
+        others = (one for one in discover().of("cli") if one.name.partition("-")[0] not in OWN)
+        rows = [*OWN.items(), *((one.name, _summary(one)) for one in others)]
         print(HELP.format(commands="\n".join(f"  {name:10} {text}" for name, text in rows)), end="")
         return 0 if argv else USAGE
     if name == "--version":
@@ -101,7 +103,7 @@ def _run(argv: list[str]) -> int:
     if command is None:
         return USAGE
     form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog=f"srt {name}", description=command.help, formatter_class=form)
+    parser = argparse.ArgumentParser(f"srt {' '.join(argv[:words])}", description=command.help, formatter_class=form)
     command.configure(parser)
     try:
         arguments = parser.parse_args(rest)

@@ -274,12 +274,12 @@ class ModelRunner:
         return StepOutput(ids, {row: (top.numpy(), values.numpy()) for row, (top, values) in handle.logprobs.items()})
 
     def warm_up(self, tokens: int, *, prompt: bool) -> None:
-        """Run a step of one padding row, so that the first request does not pay for kernel selection."""
+        """Run a step of one padding row, the decode step as if it were drawn: the first request pays for no kernels."""
         flags = RowFlag.EXACT | RowFlag.SAMPLE | (RowFlag.PROMPT if prompt else RowFlag(0))
         row = {Column.ROW_SLOT: 0, Column.ROW_N_QUERY: tokens, Column.ROW_START: 0, Column.ROW_FLAGS: flags}
         columns = {column: np.array([value], np.int32) for column, value in row.items()}
         if prompt:
             columns[Column.PROMPT_IDS] = np.zeros(tokens, np.int32)
         key, leading = StepKey(1, tokens, q_len=int(not prompt)), int(not prompt)
-        self.collect(self.forward(StepPlan(0, key, int(StepFlag.GREEDY), leading, columns)))
+        self.collect(self.forward(StepPlan(0, key, int(StepFlag.GREEDY) * prompt, leading, columns)))
         self.eager_steps = 0

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pydantic import BaseModel
 
@@ -306,19 +306,22 @@ class SlotMover(ABC):
         """Copy entries at int32 slots `source` [n] to `target` [n], all planes. Disjoint. Recordable."""
 
 
+class Rotation(NamedTuple):
+    """What the operator `rope` does to q and k by cos and sin; with `norms` (q_weight, k_weight, eps) `norm_rope`."""
+
+    cos: Tensor
+    sin: Tensor
+    norms: tuple[Tensor, Tensor, float] | None = None
+
+
 class RotatedStore(ABC):
     """Optional: the rotation of queries and keys and the store in one, where the step has a plan of its own."""
 
     @abstractmethod
     def store_rotated(
-        self,
-        plan: AttentionPlan,
-        layer: LayerHandle,
-        qkv: tuple[Tensor, Tensor, Tensor],
-        rotation: tuple[Tensor, Tensor],
-        norms: tuple[Tensor, Tensor, float] | None = None,
+        self, plan: AttentionPlan, layer: LayerHandle, q: Tensor, k: Tensor, v: Tensor, rotation: Rotation
     ) -> None:
-        """The operator `rope` on q and k by (cos, sin), or `norm_rope` with (q_weight, k_weight, eps), then `store`.
+        """The rotation of q and k, then `store`.
 
         q [T, q_heads, head_dim], k and v as `store` has them; tokens may be strided. Rotates q in place; k is scratch
         afterwards. Recordable.

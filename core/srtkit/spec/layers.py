@@ -14,7 +14,15 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from srtkit.spec.attention import AttentionBackend, AttentionPlan, AttentionSpec, LayerHandle, RotatedStore, Rows
+from srtkit.spec.attention import (
+    AttentionBackend,
+    AttentionPlan,
+    AttentionSpec,
+    LayerHandle,
+    RotatedStore,
+    Rotation,
+    Rows,
+)
 from srtkit.spec.errors import EngineError
 from srtkit.spec.kv import ITEM_BYTES
 from srtkit.spec.models import ModelBuild
@@ -133,17 +141,12 @@ class PagedAttention(nn.Module):
         torch.ops.srtkit.attend(q, k, v, out, self.handle)
         return out
 
-    def store_rotated(
-        self,
-        qkv: tuple[Tensor, Tensor, Tensor],
-        rotation: tuple[Tensor, Tensor],
-        norms: tuple[Tensor, Tensor, float] | None = None,
-    ) -> bool:
+    def store_rotated(self, q: Tensor, k: Tensor, v: Tensor, rotation: Rotation) -> bool:
         """Have the backend rotate q and k and store: see RotatedStore. False, and nothing done, where it does not."""
         binding = _binding("store_rotated", self.handle, Binding)
         if binding.rotated is None or _active.gate is not None:
             return False
-        binding.rotated.store_rotated(binding.plan, binding.layer, qkv, rotation, norms)
+        binding.rotated.store_rotated(binding.plan, binding.layer, q, k, v, rotation)
         return True
 
 

@@ -15,7 +15,7 @@ from srtkit.spec.attention import (
     AttentionSpec,
 )
 from srtkit.spec.capabilities import YES, No, NoOptions
-from srtkit.spec.errors import DeviceAbsent, Unsupported
+from srtkit.spec.errors import Unsupported
 from srtkit.spec.facts import DeviceFacts
 from srtkit.spec.hookspecs import hookimpl
 from srtkit.spec.kv import KVLayout, Plane, nhd_layout
@@ -29,9 +29,7 @@ LATENT_ROPE = "latent-rope/1"
 
 def capabilities(facts: DeviceFacts) -> AttentionCapabilities:
     """What aiter does on gfx942 and gfx950. Raises `Unsupported` for any other device."""
-    if facts.platform != "rocm" or facts.architecture not in FP8:
-        here = f"{facts.name} is {facts.platform} {facts.architecture}"
-        raise Unsupported(PART, f"its kernels are for AMD's {' and '.join(FP8)}, and {here}", INSTEAD)
+    on_device(facts)
     return declared(facts.architecture, DTYPES & facts.dtypes)
 
 
@@ -80,17 +78,16 @@ def build(build: AttentionBuild) -> AttentionBackend:
 
     Raises `Unsupported` for a spec it does not cover, `DeviceAbsent` without ROCm, aiter or a GPU of the table.
     """
-    from srtkit_plugin_attention_aiter import library, mha, mla, warmup
+    from srtkit_plugin_attention_aiter import mha, mla, warmup
 
-    found, device = library.find(), build.platform.device(build.device_index)
-    architecture = library.architecture(device)
-    if architecture not in FP8:
-        raise DeviceAbsent(PART, f"this GPU is {architecture}, and the kernels are for {' and '.join(FP8)}", INSTEAD)
-    kind = mha.MhaAttention if build.group.spec.mla is None else mla.MlaAttention
-    backend = kind(build, found, architecture)
-    if device.type == "cuda":
-        warmup.warm_up(backend, build)
-    return backend
+    return warmup.built(build, mha.MhaAttention if build.group.spec.mla is None else mla.MlaAttention)
+
+
+def on_device(facts: DeviceFacts) -> None:
+    """Raise `Unsupported` for a device that aiter has no kernels for."""
+    if facts.platform != "rocm" or facts.architecture not in FP8:
+        here = f"{facts.name} is {facts.platform} {facts.architecture}"
+        raise Unsupported(PART, f"its kernels are for AMD's {' and '.join(FP8)}, and {here}", INSTEAD)
 
 
 @hookimpl

@@ -12,6 +12,7 @@ from srtkit.spec.attention import (
     AttentionParts,
     AttentionPlan,
     Batch,
+    DenseAttention,
     GroupView,
     LayerHandle,
     PlanAdvance,
@@ -19,23 +20,38 @@ from srtkit.spec.attention import (
     SlotMover,
 )
 from srtkit.spec.errors import Unsupported
-from srtkit_plugin_attention_aiter import PART
-from srtkit_plugin_attention_aiter.dense import AiterDense
+from srtkit_plugin_attention_aiter import INSTEAD, PART
 from srtkit_plugin_attention_aiter.library import Library
-from srtkit_plugin_attention_aiter.step import AiterPlan, Call, last_dense, refuse
-from srtkit_plugin_attention_aiter.table import routes
+from srtkit_plugin_attention_aiter.step import AiterPlan, Call, last_dense
+from srtkit_plugin_attention_aiter.table import MAX_Q_LEN, Routes
 
 
 class AiterAttention(AttentionBackend):
-    """Attention of one layer group by aiter's kernels."""
+    """Attention of one layer group by aiter's kernels.
 
-    def __init__(self, build: AttentionBuild, library: Library, architecture: str, mover: SlotMover) -> None:
-        refuse(build, library, architecture)
+    `features` of batches that it understands, `longest_query` of leading rows.
+    """
+
+    features = frozenset({"tree_mask"})
+    longest_query = MAX_Q_LEN
+
+    def __init__(
+        self,
+        build: AttentionBuild,
+        library: Library,
+        reason: str,
+        routes: Routes,
+        mover: SlotMover,
+        dense: DenseAttention | None = None,
+    ) -> None:
+        """Raises `Unsupported` if there is a `reason`."""
+        if reason:
+            raise Unsupported(PART, reason, INSTEAD)
         self._spec = build.group.spec
         self._library = library
         self._platform = build.platform
-        self._routes = routes(build.group.spec)
-        self._parts = AttentionParts(AiterDense(self._spec, library), AiterAdvance(self), mover)
+        self._routes = routes
+        self._parts = AttentionParts(dense, AiterAdvance(self), mover)
 
     @abstractmethod
     def lay_out(self, plan: AiterPlan, width: int, keys: int) -> None:
@@ -49,8 +65,12 @@ class AiterAttention(AttentionBackend):
         """Call the kernel: q, out of the call's tokens."""
 
     def fill(self, plan: AttentionPlan, batch: Batch, view: GroupView) -> None:
-        """Lay out the step's calls. Raises `Unsupported` for features but a tree mask, and for longer leading rows."""
+        """Lay out the step's calls. Raises `Unsupported` for other features of batches, and for longer leading rows."""
         assert isinstance(plan, AiterPlan)
+        if unknown := batch.features - self.features:
+            raise Unsupported(PART, f"does not understand the feature {', '.join(sorted(unknown))}")
+        if batch.leading and batch.q_len > self.longest_query:
+            raise Unsupported(PART, f"has at most {self.longest_query} queries in a leading row, not {batch.q_len}")
         width = plan.take(batch, view)
         self.lay_out(plan, width, int(batch.host_context[batch.leading :].sum()))
 
@@ -74,8 +94,11 @@ class AiterAttention(AttentionBackend):
             self.run(plan, call, layer, last_dense(q[part]), out[part])
 
     def parts(self) -> AttentionParts:
-        """Dense attention, advance and the slot mover."""
+        """Advance, the slot mover, and dense attention if there is any."""
         return self._parts
+
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 class AiterAdvance(PlanAdvance):

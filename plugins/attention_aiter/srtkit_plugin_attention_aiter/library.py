@@ -33,6 +33,10 @@ FUNCTIONS = {
         "out workspace_buffer query key_cache value_cache scale kv_indptr kv_page_indices kv_last_page_lens block_size"
         " max_num_partitions alibi_slopes kv_cache_dtype kv_cache_layout logits_soft_cap k_scale v_scale",
     ),
+    "asm": (
+        "aiter.ops.attention.pa_fwd_asm",
+        "Q K V block_tables context_lens block_tables_stride0 out_",
+    ),
     "unified": (
         "aiter.ops.triton.unified_attention.unified_attention",
         "q k v out cu_seqlens_q max_seqlen_q seqused_k max_seqlen_k softmax_scale causal window_size block_table"
@@ -65,7 +69,10 @@ FUNCTIONS = {
 }
 """What is called: the function, and the arguments given in every version, always by name."""
 ONLY_OLD = {"plan_work": "work_info"}
-ONLY_NEWER = {"plan_work": "work_info_set kv_last_page_lens page_size dtype_q dtype_kv"}
+ONLY_NEWER = {
+    "plan_work": "work_info_set kv_last_page_lens page_size dtype_q dtype_kv",
+    "prefill": "kv_last_page_lens",
+}
 """Arguments given to 0.1.7 alone, and to later versions alone."""
 MOVED = {name: f"aiter.ops.triton.attention.{name}_attention" for name in ("unified", "extend")}
 """The modules of functions that later versions have elsewhere."""
@@ -79,6 +86,7 @@ class Library:
     newer: bool
     prefill: Callable[..., Any]
     decode: Callable[..., Any]
+    asm: Callable[..., Any]
     unified: Callable[..., Any]
     extend: Callable[..., Any]
     varlen: Callable[..., Any]

@@ -15,10 +15,20 @@ from srtkit.spec.attention import AttentionBuild, AttentionPlan, LayerHandle, Ro
 from srtkit.spec.facts import Limits
 from srtkit.spec.layers import DTYPES as TORCH_DTYPES
 from srtkit_plugin_attention_aiter.backend import AiterAttention
+from srtkit_plugin_attention_aiter.dense import AiterDense
 from srtkit_plugin_attention_aiter.indices import LIST_PAD, TABLE_PAD, list_units, tabulate, tabulate_drafts
 from srtkit_plugin_attention_aiter.library import Library
-from srtkit_plugin_attention_aiter.step import AiterPlan, Call, as_units, extend, list_shapes, slots_of, table_shapes
-from srtkit_plugin_attention_aiter.table import DECODE_PART, DECODE_UNIT, PREFILL_BYTES
+from srtkit_plugin_attention_aiter.step import (
+    AiterPlan,
+    Call,
+    as_units,
+    extend,
+    list_shapes,
+    refusal,
+    slots_of,
+    table_shapes,
+)
+from srtkit_plugin_attention_aiter.table import DECODE_PART, DECODE_UNIT, PREFILL_BYTES, routes
 from srtkit_plugin_attention_triton.slots import PlaneMover, store
 
 SMALLEST_TILE = 16
@@ -29,8 +39,9 @@ class MhaAttention(AiterAttention):
     """Paged attention of one layer group of keys and values."""
 
     def __init__(self, build: AttentionBuild, library: Library, architecture: str) -> None:
-        super().__init__(build, library, architecture, PlaneMover())
         spec, platform = build.group.spec, build.platform
+        reason = refusal(build, library, architecture)
+        super().__init__(build, library, reason, routes(spec), PlaneMover(), AiterDense(spec, library))
         self._page = page = build.layout.page_tokens
         self._unit = min(page, DECODE_UNIT)
         self._longest = build.limits.max_context

@@ -12,10 +12,11 @@ from srtkit.spec.attention import AttentionBuild, AttentionPlan, LayerHandle, Sl
 from srtkit.spec.facts import Limits
 from srtkit.spec.layers import DTYPES as TORCH_DTYPES
 from srtkit_plugin_attention_aiter.backend import AiterAttention
+from srtkit_plugin_attention_aiter.dense import AiterDense
 from srtkit_plugin_attention_aiter.indices import list_units
 from srtkit_plugin_attention_aiter.library import Library
-from srtkit_plugin_attention_aiter.step import AiterPlan, Call, extend, list_shapes, slots_of
-from srtkit_plugin_attention_aiter.table import LATENT, MLA_HEADS, MLA_QUERIES, heads_padded
+from srtkit_plugin_attention_aiter.step import AiterPlan, Call, extend, list_shapes, refusal, slots_of
+from srtkit_plugin_attention_aiter.table import LATENT, MLA_HEADS, MLA_QUERIES, heads_padded, routes
 from srtkit_plugin_attention_triton.slots import PlaneMover, store
 
 WORK = ("work_meta_data", "work_indptr", "work_info_set", "reduce_indptr", "reduce_final_map", "reduce_partial_map")
@@ -26,8 +27,9 @@ class MlaAttention(AiterAttention):
     """Absorbed attention over latents of one layer group."""
 
     def __init__(self, build: AttentionBuild, library: Library, architecture: str) -> None:
-        super().__init__(build, library, architecture, LatentMover())
         spec = build.group.spec
+        reason = refusal(build, library, architecture)
+        super().__init__(build, library, reason, routes(spec), LatentMover(), AiterDense(spec, library))
         self._heads = heads_padded(spec.q_heads)
         self._queries = MLA_QUERIES if self._heads == MLA_HEADS else 1
         self._dtype = TORCH_DTYPES[spec.dtype]
@@ -75,9 +77,6 @@ class MlaAttention(AiterAttention):
             self._decode(plan, call, keys, q, out)
         else:
             extend(self._library, call, (keys, keys[..., : LATENT[0]]), q, out, sm_scale=self._spec.scale)
-
-    def close(self) -> None:
-        """Nothing is held."""
 
     def _plan_work(self, plan: AiterPlan, call: Call, indptr: Tensor, indices: Tensor, last: Tensor) -> None:
         """Refill the kernel's plan of its work. Its pages have one token, whatever the pool's have (sglang #25556)."""

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from srtkit.spec.attention import AttentionBuild, AttentionPlan, Batch, GroupView, LayerHandle, Rows, check_spec
-from srtkit.spec.errors import EngineError, Unsupported
+from srtkit.spec.errors import EngineError
 from srtkit.spec.facts import Limits
 from srtkit.spec.platform import Platform
-from srtkit_plugin_attention_aiter import INSTEAD, PART, declared
+from srtkit_plugin_attention_aiter import PART, declared
 from srtkit_plugin_attention_aiter.indices import LIST_PAD, TABLE_PAD, KvRows, draft_masks, list_units
 from srtkit_plugin_attention_aiter.library import Library
-from srtkit_plugin_attention_aiter.table import FP8, MAX_Q_LEN, PAGE_SIZES, Kernel, Routes, why_not
+from srtkit_plugin_attention_aiter.table import FP8, PAGE_SIZES, Kernel, Routes, why_not
 
 
 @dataclass
@@ -66,14 +66,7 @@ class AiterPlan(AttentionPlan):
             yield self.rest
 
     def take(self, batch: Batch, view: GroupView) -> int:
-        """Note a step; the pages of its longest row that is not leading, at most.
-
-        Raises `Unsupported` for features but a tree mask, and for longer leading queries.
-        """
-        if unknown := batch.features - {"tree_mask"}:
-            raise Unsupported(PART, f"does not understand the feature {', '.join(sorted(unknown))}")
-        if batch.leading and batch.q_len > MAX_Q_LEN:
-            raise Unsupported(PART, f"has at most {MAX_Q_LEN} queries in a leading row, not {batch.q_len}")
+        """Note a step; the pages of its longest row that is not leading, at most."""
         self.batch, self.view = batch, view
         return -(-int(batch.host_context[batch.leading :].max(initial=1)) // view.page_tokens)
 
@@ -116,17 +109,17 @@ def table_shapes(rows: int, units: int) -> dict[str, tuple[tuple[int, ...], torc
     return {"table": ((rows, units + TABLE_PAD), torch.int32), "lengths": ((rows,), torch.int64)}
 
 
-def refuse(build: AttentionBuild, library: Library, architecture: str) -> None:
-    """Raise `Unsupported` unless spec and layout are among those declared and this version of aiter has the kernels."""
+def refusal(build: AttentionBuild, library: Library, architecture: str) -> str:
+    """Why spec or layout are not among those declared, or this version of aiter lacks the kernels; empty if neither."""
     spec, layout = build.group.spec, build.layout
-    reason = check_spec(PART, spec, declared(architecture)) or why_not(spec, newer=library.newer)
+    if reason := check_spec(PART, spec, declared(architecture)) or why_not(spec, newer=library.newer):
+        return reason
     names = {plane.name for plane in layout.planes}
     if names != ({"k", "v"} if spec.mla is None else {"latent_rope"}) or layout.page_tokens not in PAGE_SIZES:
-        reason = reason or f"does not read the layout {layout.name} with pages of {layout.page_tokens}"
+        return f"does not read the layout {layout.name} with pages of {layout.page_tokens}"
     if spec.kv_dtype not in (spec.dtype, FP8[architecture]):
-        reason = reason or f"keeps KV in the model's {spec.dtype}, not in {spec.kv_dtype}"
-    if reason:
-        raise Unsupported(PART, reason, INSTEAD)
+        return f"keeps KV in the model's {spec.dtype}, not in {spec.kv_dtype}"
+    return ""
 
 
 def as_units(plane: Tensor, unit: int) -> Tensor:

@@ -41,9 +41,14 @@ MLA_QUERIES = 4
 MLA_HEADS = 16
 """Its kernels are for 16 heads; multiples of it up to 128 are folded where there is one query a row."""
 
-Kernel = Literal["decode", "prefill", "unified", "extend", "drafts", "mla"]
+VEC_HEAD_DIM, VEC_PAGE, VEC_RATIO = 128, 16, 16
+"""All that `pa_fwd_asm` has kernels for, up to so many query heads on a KV head."""
+VEC_PAGES = 1 << 16
+"""Pages of a layer beyond which it gives wrong results without a word (aiter #3062)."""
+
+Kernel = Literal["decode", "prefill", "unified", "extend", "drafts", "mla", "asm"]
 """`paged_attention_ragged`, `mha_batch_prefill_func`, `unified_attention`, `extend_attention_fwd`, `unified_attention`
-over one row a draft, `mla_decode_fwd`."""
+over one row a draft, `mla_decode_fwd`, `pa_fwd_asm`."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""One row of each kind of step, so that aiter compiles its kernels when the server starts: minutes, once a machine.
+"""Building a backend, and one row of each kind of step: aiter compiles its kernels then, for minutes, once a machine.
 
 A step that meets one that is not compiled waits for it, and one that is being recorded cannot. Trees are left out:
 their kernels are Triton's, compiled in a second.
@@ -6,18 +6,40 @@ their kernels are Triton's, compiled in a second.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 
 from srtkit.spec.attention import AttentionBackend, AttentionBuild, Batch, GroupView, LayerHandle
+from srtkit.spec.errors import DeviceAbsent
 from srtkit.spec.facts import Limits
 from srtkit.spec.layers import DTYPES
+from srtkit_plugin_attention_aiter import INSTEAD, PART, library
+from srtkit_plugin_attention_aiter.backend import AiterAttention
+from srtkit_plugin_attention_aiter.library import Library
+from srtkit_plugin_attention_aiter.table import FP8
 
 KINDS = ((1, 1), (1, 2), (0, 3))
 """Leading rows, and queries: decode, verified drafts, a prompt."""
 
 
-def warm_up(backend: AttentionBackend, build: AttentionBuild) -> None:
+def built(build: AttentionBuild, kind: Callable[[AttentionBuild, Library, str], AiterAttention]) -> AttentionBackend:
+    """A backend over the installed aiter; on a GPU it has attended once.
+
+    Raises `Unsupported` for a spec it does not cover, `DeviceAbsent` without ROCm, aiter or a GPU of the table.
+    """
+    found, device = library.find(), build.platform.device(build.device_index)
+    architecture = library.architecture(device)
+    if architecture not in FP8:
+        raise DeviceAbsent(PART, f"this GPU is {architecture}, and the kernels are for {' and '.join(FP8)}", INSTEAD)
+    backend = kind(build, found, architecture)
+    if device.type == "cuda":
+        warm_up(backend, build)
+    return backend
+
+
+def warm_up(backend: AiterAttention, build: AttentionBuild) -> None:
     """Attend over planes of three pages that are made for it. Raises what aiter does where it cannot compile."""
     spec, layout, device = build.group.spec, build.layout, build.platform.device(build.device_index)
     page, pages = layout.page_tokens, 3
@@ -25,6 +47,8 @@ def warm_up(backend: AttentionBackend, build: AttentionBuild) -> None:
     layer = LayerHandle(0, planes, torch.zeros(spec.q_heads, device=device) if spec.sinks else None)
     plan = backend.new_plan(Limits(1, pages, pages * page, page))
     for leading, n in KINDS:
+        if leading and n > backend.longest_query:
+            continue
         numbers = torch.arange(pages, dtype=torch.int32, device=device)
         length, host = torch.full((1,), n, dtype=torch.int32, device=device), np.array([n], np.int32)
         cu_q = torch.tensor([0, n], dtype=torch.int32).to(device)

@@ -32,7 +32,7 @@ FACTS = {
 }
 
 
-@pytest.fixture(params=["gfx942 0.1.7", "gfx950 newer"])
+@pytest.fixture(params=["gfx942 0.1.7", pytest.param("gfx950 newer", marks=pytest.mark.full)])
 def double(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Double]:
     """What a backend is handed for aiter."""
     if torch.cuda.is_available():

@@ -101,7 +101,10 @@ class Double:
 
     def _prefill(self, given: Given) -> Tensor:
         q, k, v, out = given["q"], given["k"], given["v"], given["out"]
-        need(k.dim() == v.dim() == 3, "0.1.7 takes slots [N, heads, size] only")
+        if k.dim() == 5:
+            need(self.newer, "0.1.7 takes slots [N, heads, size] only")
+            return self._prefill_vectors(given)
+        need(k.dim() == v.dim() == 3, "slots are [N, heads, size]")
         need(q.dtype in HALVES and q.dtype == k.dtype == v.dtype == out.dtype, "dtypes must be one of 16 bits")
         need(q.shape[2] <= 128 and q.shape[2] % 8 == 0 and v.shape == k.shape, "0.1.7 has tiles for heads up to 128")
         _heads(q, k)
@@ -123,6 +126,50 @@ class Double:
             result = _attend(q[queries], k[slots], v[slots], given["softmax_scale"], given["logits_soft_cap"])
             need(len(slots) >= queries.stop - queries.start, f"row {row} has fewer keys than queries")
             out[queries] = result + _spoiled(beside)
+        return out  # type: ignore[no-any-return]
+
+    def _prefill_vectors(self, given: Given) -> Tensor:
+        q, k, v, out = given["q"], given["k"], given["v"], given["out"]
+        need(q.dtype in HALVES and q.dtype == k.dtype == v.dtype == out.dtype, "dtypes must be one of 16 bits")
+        need(q.shape[2] <= 128, "has tiles for heads up to 128")
+        page, keys, values = _from_vectors(k, v, q)
+        need(k.nbytes <= 1 << 31, "offsets in a plane of more than 2 GiB wrap")
+        need(q.stride(-1) == out.stride(-1) == 1 and q.stride(0) % 8 == 0, "q or out is not aligned")
+        cu_q = _offsets(given["cu_seqlens_q"], "cu_seqlens_q", len(q))
+        indptr = _offsets(given["kv_indptr"], "kv_indptr")
+        indices, last = given["kv_page_indices"], given["kv_last_page_lens"]
+        _ints(indices, "kv_page_indices")
+        need(last is not None, "pages of several tokens need kv_last_page_lens")
+        _ints(last, "kv_last_page_lens")
+        need(len(indices) >= indptr[-1] + 128, "kv_page_indices is read for 128 entries past its end")
+        read = _in_range(indices[: indptr[-1] + 128], len(k), "kv_page_indices")
+        _bound(given["max_seqlen_q"], cu_q, "max_seqlen_q")
+        need(given["max_seqlen_k"] >= page * max(b - a for a, b in itertools.pairwise(indptr)), "max_seqlen_k")
+        for row, queries, pages in _rows(cu_q, indptr):
+            n = (pages.stop - pages.start - 1) * page + int(last[row])
+            mine, theirs = (x[read[pages]].flatten(0, 1) for x in (keys, values))
+            beside = values[read[pages.stop : pages.stop + 128]]
+            result = _attend(q[queries], mine[:n], theirs[:n], given["softmax_scale"], given["logits_soft_cap"])
+            out[queries] = result + _spoiled(theirs[n:]) + _spoiled(beside)
+        return out  # type: ignore[no-any-return]
+
+    def _asm(self, given: Given) -> Tensor:
+        q, k, v, out = given["Q"], given["K"], given["V"], given["out_"]
+        need(q.dtype in HALVES and q.dtype == k.dtype == v.dtype == out.dtype, "dtypes must be one of 16 bits")
+        page, keys, values = _from_vectors(k, v, q)
+        need((q.shape[2], page) == (128, 16), f"has no kernel for heads of {q.shape[2]} in pages of {page}")
+        need(_heads(q, keys) <= 16, "has no kernel for more than 16 query heads on a KV head")
+        need(q.stride()[1:] == (128, 1) and out.is_contiguous(), "heads of a query must be dense, and all of out")
+        need(len(k) <= 65536, "pages from 65,536 on are silently taken for others")
+        table, lengths = given["block_tables"], given["context_lens"]
+        need(table.dtype == torch.int32 and table.stride(1) == 1 and len(table) == len(q), "block_tables")
+        need(given["block_tables_stride0"] == table.stride(0), "block_tables_stride0")
+        _ints(lengths, "context_lens")
+        for row, n in enumerate(lengths.tolist()):
+            pages = _in_range(table[row, : -(-n // page)], len(k), "block_tables")
+            mine, theirs = (x[pages].flatten(0, 1) for x in (keys, values))
+            result = _attend(q[row : row + 1], mine[:n], theirs[:n], 128**-0.5, 0.0)
+            out[row : row + 1] = result + _spoiled(theirs[n:])
         return out  # type: ignore[no-any-return]
 
     def _decode(self, given: Given) -> Tensor:
@@ -345,6 +392,17 @@ class Double:
             result = _attend(q[queries], mine, mine[..., :512], given["sm_scale"], 0.0)
             out[queries] = result + _spoiled(entries[:1])
         return None, None
+
+
+def _from_vectors(k: Tensor, v: Tensor, q: Tensor) -> tuple[int, Tensor, Tensor]:
+    """Page size, and keys and values [pages, page, heads, size] of planes in vectors of 16 bytes."""
+    x = 16 // k.itemsize
+    pages, heads, vectors, page, last = k.shape
+    need(last == x and vectors * x == q.shape[2], "K must be [pages, heads, size / x, page, x]")
+    need(v.shape == (pages, heads, page // x, vectors * x, x), "V must be [pages, heads, page / x, size, x]")
+    need(k.is_contiguous() and v.is_contiguous(), "pages must be adjacent")
+    keys = k.permute(0, 3, 1, 2, 4).reshape(pages, page, heads, -1)
+    return page, keys, v.permute(0, 2, 4, 1, 3).reshape(pages, page, heads, -1)
 
 
 def _work(q_len: int, heads: int, indptr: list[int]) -> Tensor:

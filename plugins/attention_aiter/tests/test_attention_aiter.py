@@ -210,7 +210,7 @@ def test_pages_apart_are_refused(harness: Harness) -> None:
         step.attend()
 
 
-@MI300
+@pytest.mark.full
 def test_what_the_host_gives_to_a_recorded_call_is_the_same_for_all_lengths(harness: Harness, double: Double) -> None:
     """So that it may be replayed: numbers are equal and tensors stay where they are."""
     for changes in ({}, {"window": 24}, LATENT):
@@ -230,7 +230,7 @@ def test_what_the_host_gives_to_a_recorded_call_is_the_same_for_all_lengths(harn
         assert seen[0] == seen[1]
 
 
-@MI300
+@pytest.mark.full
 def test_replays_follow_lengths_and_trees(harness: Harness, double: Double) -> None:
     longest, shorter = ((90, 1), (30, 1), (64, 1)), ((3, 1), (80, 1), (0, 1))
     for changes in ({}, {"window": 24}, {"window": 24, "page": 1}, LATENT):

@@ -219,7 +219,16 @@ def advanced(harness: Harness, changes: dict[str, Any]) -> None:
     step.attend().check(Margins())
 
 
-@pytest.mark.parametrize("name", MUTANTS)
+QUICK = ("pages in place of slots", "a window of one more", "lists of the first fill", "work of the first fill")
+"""The others, and those over the other version, are for `full`."""
+CASES = [
+    pytest.param(name, rules, marks=() if name in QUICK and rules.startswith("gfx942") else pytest.mark.full)
+    for name in MUTANTS
+    for rules in ("gfx942 0.1.7", "gfx950 newer")
+]
+
+
+@pytest.mark.parametrize(("name", "double"), CASES, indirect=["double"])
 def test_it_is_killed(name: str, harness: Harness, double: Double, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant = MUTANTS[name]
     shows(mutant, harness, double)

@@ -16,18 +16,17 @@ from plugins.attention_fa3.tests.conftest import HOPPER
 from srtkit.spec.attention import AttentionSpec, MlaDims, Rows
 from srtkit.spec.errors import SrtError, Unsupported
 from srtkit.spec.facts import DeviceFacts
-from srtkit_conformance.catalogue import suite_for
 from srtkit_conformance.check import Failed
-from srtkit_conformance.find import Subject
 from srtkit_conformance.kits.attention.case import rows_of
 from srtkit_conformance.kits.attention.harness import Harness
 from srtkit_conformance.kits.attention.step import Step
+from srtkit_conformance.kits.here import checks_of, wrong
 from srtkit_conformance.kits.numeric.gates import Margins
-from srtkit_conformance.runner import Runner
 from srtkit_conformance.target import Target
 
 Calls = list[dict[str, Any]]
 MIXED = rows_of((200, 1), (5, 1), (40, 9), (0, 17))
+FULL = [pytest.mark.full, pytest.mark.timeout(600)]
 VLLM_ONLY = pytest.mark.parametrize("provider", ["_vllm_fa3_C"], indirect=True)
 
 
@@ -46,54 +45,40 @@ def run(step: Step, calls: Calls, *, fresh: bool = False) -> Calls:
 # --- the contract
 
 
-def wrong(target: Target, checks: Sequence[Any]) -> list[str]:
-    """The suite's checks in this process, where the double is."""
-    runner = Runner(Subject("attention", "fa3"), suite_for("attention"), target, target.folder)
-    results = [runner.run(dataclasses.replace(check, isolated=False)) for check in checks]
-    return [f"{result.id}: {result.message}" for result in results if not result.good]
-
-
-def checks_of(level: int, *groups: str) -> list[Any]:
-    """Checks of a level and of these groups; but those that start processes, and one that takes 8 GiB."""
-    return [
-        check
-        for check in suite_for("attention").checks()
-        if check.level == level and check.id.split(".")[1] in groups and not check.forks and "int64" not in check.id
-    ]
-
-
 @VLLM_ONLY
 @pytest.mark.parametrize(
     "group",
     [
-        *("refusals", "features", "parts"),
+        *("refusals", "parts"),
         *(
-            pytest.param(group, marks=pytest.mark.full)
-            for group in ("layout", "numerics", "steps", "memory", "capture")
+            pytest.param(group, marks=FULL)
+            for group in ("features", "layout", "numerics", "steps", "memory", "capture")
         ),
     ],
 )
 def test_it_keeps_the_contract(target: Target, group: str) -> None:
-    assert wrong(target, [*checks_of(0, group), *checks_of(1, group)]) == []
+    assert wrong(target, checks_of("attention", (0, 1), [group])) == []
 
 
 @pytest.mark.parametrize("provider", ["sgl_kernel"], indirect=True)
-@pytest.mark.parametrize("group", ["features", pytest.param("capture", marks=pytest.mark.full)])
+@pytest.mark.parametrize("group", ["refusals", *(pytest.param(group, marks=FULL) for group in ("features", "capture"))])
 def test_so_it_does_over_the_other_provider(target: Target, group: str) -> None:
-    assert wrong(target, checks_of(1, group)) == []
+    assert wrong(target, checks_of("attention", [1], [group])) == []
 
 
 @pytest.mark.full
+@pytest.mark.timeout(900)
 def test_it_keeps_the_contract_at_level_2(target: Target) -> None:
-    assert wrong(target, checks_of(2, "numerics", "features", "steps", "parts")) == []
+    assert wrong(target, checks_of("attention", [2], ("numerics", "features", "steps", "parts"))) == []
 
 
 @VLLM_ONLY
 @pytest.mark.full
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("options", [{"schedule": False}, {"num_splits": 1}], ids=str)
 def test_so_it_does_with_other_options(target: Target, options: dict[str, Any]) -> None:
     target = dataclasses.replace(target, options=plugin.Options(**options))
-    assert wrong(target, checks_of(1, "capture", "parts")) == []
+    assert wrong(target, checks_of("attention", [1], ("capture", "parts"))) == []
 
 
 def test_on_this_gpu_it_keeps_the_contract() -> None:
@@ -199,7 +184,47 @@ def test_values_of_another_size(size: int, v_size: int) -> None:
     assert plugin.kv_layouts(dataclasses.replace(spec, head_dim=v_size, v_head_dim=size), 128, HOPPER) == ()
 
 
+def test_drafts_in_trees_are_attended_to_apart(harness: Harness, calls: Calls) -> None:
+    """The operator has what was stored before them, without a mask; what they see of each other is joined to it."""
+    rows = [(40, 5), (0, 5), (20, 3)]
+    first, second = run(step_of(harness, rows, leading=2, tree=True, sinks=True, soft_cap=2.0), calls)
+    assert (first["seqused_k"].tolist(), first["is_causal"]) == ([40, 0], False)
+    assert (second["seqused_k"].tolist(), second["is_causal"]) == ([23], True)
+
+
+@VLLM_ONLY
+def test_with_a_window_trees_are_not_the_operators(harness: Harness, calls: Calls) -> None:
+    """It would count places, and a window over a tree counts depths."""
+    (call,) = run(step_of(harness, [(40, 5), (20, 3)], leading=1, tree=True, window=9, page=7), calls)
+    assert call["seqused_k"].tolist() == [23]
+
+
+def test_latents_are_keys_and_values(harness: Harness, calls: Calls) -> None:
+    rows = [(40, 3), (0, 3), (20, 5)]
+    for tree in (False, True):
+        step = step_of(harness, rows, leading=2, mla=MlaDims(256, 64, 64, 64), ratio=2, tree=tree)
+        for call in run(step, calls, fresh=True):
+            assert [call[name].shape[-1] for name in ("q", "k", "q_v", "v")] == [64, 64, 256, 256]
+            assert call["q"].untyped_storage().data_ptr() == call["q_v"].untyped_storage().data_ptr(), "not copied"
+
+
 # --- what it declares and refuses
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"mla": MlaDims(64, 16, 32, 32), "head_dim": 80, "v_head_dim": 64},
+        {"mla": MlaDims(512, 64, 128, 128), "head_dim": 576, "v_head_dim": 512, "window": 8},
+        {"mla": MlaDims(512, 64, 128, 128), "head_dim": 512, "v_head_dim": 512},
+        {"head_dim": 576, "v_head_dim": 576},
+        {"kv_dtype": "float8_e4m3fn"},
+    ],
+    ids=str,
+)
+def test_layers_without_a_kernel_have_no_layout(change: dict[str, Any]) -> None:
+    spec = dataclasses.replace(AttentionSpec(4, 1, 64, 64, 0.1, "bfloat16", "bfloat16"), **change)
+    assert plugin.kv_layouts(spec, 128, HOPPER) == ()
 
 
 @pytest.mark.parametrize(
@@ -225,7 +250,8 @@ def test_other_devices_are_refused_with_the_reason(facts: DeviceFacts) -> None:
         ({"kv_dtype": "float16"}, "keeps KV in the model's bfloat16"),
         ({"v_head_dim": 16, "head_dim": 128}, "values of size 16"),
         ({"kv_heads": 4}, "4 KV heads"),
-        ({"mla": MlaDims(64, 16, 32, 32)}, "feature mla"),
+        ({"mla": MlaDims(64, 16, 32, 32)}, "does not read the layout nhd/1"),
+        ({"kv_dtype": "float8_e4m3fn"}, "feature fp8_kv"),
     ],
     ids=str,
 )

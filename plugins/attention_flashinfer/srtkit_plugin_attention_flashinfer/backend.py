@@ -170,9 +170,8 @@ class FlashInferAttention(AttentionBackend):
 
     def _scaled(self, x: Tensor, scale: Tensor, into: Tensor) -> Tensor:
         """x [T, q_heads, size] times a scale of all heads or of each KV head, float32; `into` may be x."""
-        kv_heads = self._spec.kv_heads
-        grouped = (len(x), kv_heads, -1, x.shape[2])
-        torch.mul(x.unflatten(1, (kv_heads, -1)), scale.view(-1, 1, 1), out=into.view(grouped))
+        grouped = (len(x), self._spec.kv_heads, -1, x.shape[2])
+        torch.mul(x.view(grouped), scale.view(-1, 1, 1), out=into.view(grouped))
         return into
 
     def _plan_leading(self, plan: FlashInferPlan, shape: Shape, numbers: Numbers) -> Call:
@@ -204,19 +203,17 @@ class FlashInferAttention(AttentionBackend):
         """Leading rows of drafts. What they see, by position too, is in a mask, which a kernel of ours writes."""
         plan.fixed = plan.fixed or shape
         fixed = shape == plan.fixed
-        n = shape.rows
+        n, masks = shape.rows, plan.masks
         size = numbers.lay_masks(shape, packed=fixed)
-        if fixed and plan.mask is None:
-            most = n * (-(-shape.q_len * plan.limits.max_context // 8)) + MASK_SLACK
-            plan.mask = self._platform.allocate("workspace", (most,), torch.uint8)
-        mask = plan.mask if fixed else plan.indptr.new_empty(size + MASK_SLACK, dtype=torch.uint8)
+        if fixed and masks.fixed is None:
+            masks.fixed = self._platform.allocate("workspace", (masks.most(shape) + MASK_SLACK,), torch.uint8)
+        mask = masks.fixed if fixed else masks.offsets.new_empty(size + MASK_SLACK, dtype=torch.uint8)
         assert mask is not None
-        where, offsets = plan.mask_offsets[: n + 1], numbers.mask[: n + 1]
+        where, offsets = masks.offsets[: n + 1], numbers.mask[: n + 1]
         where.copy_(offsets, non_blocking=True)
         self._write_masks(plan, shape, mask)
-        wrapper = plan.wrapper(
-            f"trees, {'fixed' if fixed else 'free'}", lambda: self._new_trees(plan, n if fixed else 0)
-        )
+        kind = f"trees, {'fixed' if fixed else 'free'}"
+        wrapper = plan.wrapper(kind, lambda: self._new_trees(plan, n if fixed else 0))
         indptr = numbers.leading_cu_q[: n + 1], numbers.indptr[: n + 1]
         uncut = fixed and crowded(self._spec, n, shape.q_len, self._processors)
         pages = plan.pages[: int(numbers.indptr[n])]
@@ -233,7 +230,7 @@ class FlashInferAttention(AttentionBackend):
         bits = batch.tree.bits.contiguous()
         most = -(-shape.q_len * int(batch.host_context[: shape.rows].max()) // 8)
         mask_kernel[(shape.rows, triton.cdiv(most, BLOCK))](
-            *(bits, batch.positions, batch.context, plan.mask_offsets, mask, shape.q_len),
+            *(bits, batch.positions, batch.context, plan.masks.offsets, mask, shape.q_len),
             WORDS=bits.shape[2],
             WINDOW=self._spec.window,
             BLOCK=BLOCK,
@@ -318,9 +315,9 @@ class FlashInferAttention(AttentionBackend):
         """The same for rows with masks."""
         buffers: Mapping[str, Tensor] = EMPTY
         if fixed:
-            assert plan.mask is not None
-            masks = {"custom_mask_buf": plan.mask, "mask_indptr_buf": plan.mask_offsets[: fixed + 1]}
-            buffers = _buffers(plan, fixed) | masks
+            mask, offsets = plan.masks.fixed, plan.masks.offsets[: fixed + 1]
+            assert mask is not None
+            buffers = _buffers(plan, fixed) | {"custom_mask_buf": mask, "mask_indptr_buf": offsets}
         return self._new_prefill(plan.schedules[0], "fa2", buffers)
 
     def _new_prefill(self, schedule: Tensor, backend: str, buffers: Mapping[str, Tensor] = EMPTY) -> Any:

@@ -74,23 +74,36 @@ class Call:
     wrapper: Any
 
 
+@dataclass
+class Masks:
+    """What drafts in trees see. `offsets` int32 [rows + 1]: where the leading rows' masks begin, in bytes.
+
+    `fixed` uint8 [bytes]: those of the first shape of leading rows, made for it; others last for one step.
+    """
+
+    offsets: Tensor
+    max_context: int
+    fixed: Tensor | None = None
+
+    def most(self, shape: Shape) -> int:
+        """Bytes of a shape's masks at the longest context."""
+        return shape.rows * -(-shape.q_len * self.max_context // 8)
+
+
 class FlashInferPlan(AttentionPlan):
     """Device buffers: `indptr`, `cu_q` int32 [rows + 1], `pages` int32 [all of them], `last` int32 [rows].
 
     `schedules` uint8 [2, bytes]: of leading rows, and of the rest. `fixed`: the first shape of leading rows filled in;
-    its wrappers read these buffers, for as long as the plan lives. `mask` uint8 [bytes] and `mask_offsets` int32
-    [rows + 1] are those of trees; the former has room for the first shape with trees.
+    its wrappers read these buffers, for as long as the plan lives.
     """
 
     def __init__(self, platform: Platform, limits: Limits, schedule_bytes: int) -> None:
         rows, allocate = limits.max_rows, platform.allocate
-        self.limits = limits
         self.indptr = allocate("workspace", (rows + 1,), torch.int32)
         self.pages = allocate("workspace", (rows * limits.max_pages,), torch.int32)
         self.last = allocate("workspace", (rows,), torch.int32)
         self.cu_q = allocate("workspace", (rows + 1,), torch.int32)
-        self.mask_offsets = allocate("workspace", (rows + 1,), torch.int32)
-        self.mask: Tensor | None = None
+        self.masks = Masks(allocate("workspace", (rows + 1,), torch.int32), limits.max_context)
         self.schedules = allocate("workspace", (2, schedule_bytes), torch.uint8)
         self.numbers = [Numbers(platform, rows) for _ in range(limits.depth + 1)]
         self.turn = 0
@@ -128,7 +141,7 @@ class FlashInferPlan(AttentionPlan):
 
     def close(self) -> None:
         """Free the buffers."""
-        self.indptr = self.pages = self.last = self.cu_q = self.schedules = self.mask_offsets = torch.empty(0)
-        self.mask = None
+        self.indptr = self.pages = self.last = self.cu_q = self.schedules = torch.empty(0)
+        self.masks = Masks(torch.empty(0), 0)
         self.numbers, self.wrappers = [], {}
         self.batch = self.view = self.leading = self.rest = None

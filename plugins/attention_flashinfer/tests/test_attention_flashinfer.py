@@ -18,16 +18,15 @@ from plugins.attention_flashinfer.tests.double import PROCESSORS, Log, Ran
 from srtkit.spec.attention import AttentionSpec, Batch, GroupView, MlaDims, Rows
 from srtkit.spec.errors import DeviceAbsent, SrtError, Unsupported
 from srtkit.spec.facts import DeviceFacts
-from srtkit_conformance.catalogue import suite_for
 from srtkit_conformance.check import Failed
-from srtkit_conformance.find import Subject
 from srtkit_conformance.kits.attention.case import rows_of
 from srtkit_conformance.kits.attention.harness import Harness, Rig
 from srtkit_conformance.kits.attention.step import Step
+from srtkit_conformance.kits.here import checks_of, wrong
 from srtkit_conformance.kits.numeric.gates import Margins
-from srtkit_conformance.runner import Runner
 from srtkit_conformance.target import Target
 
+FULL = [pytest.mark.full, pytest.mark.timeout(600)]
 DECODE, PREFILL = "BatchDecodeWithPagedKVCacheWrapper", "BatchPrefillWithPagedKVCacheWrapper"
 
 
@@ -46,46 +45,32 @@ def run(step: Step, runs: Log, *, rows: Rows = Rows.ALL) -> list[Ran]:
 # --- the contract
 
 
-def wrong(target: Target, checks: Sequence[Any]) -> list[str]:
-    """The suite's checks in this process, where the double is."""
-    runner = Runner(Subject("attention", "flashinfer"), suite_for("attention"), target, target.folder)
-    results = [runner.run(dataclasses.replace(check, isolated=False)) for check in checks]
-    return [f"{result.id}: {result.message}" for result in results if not result.good]
-
-
-def checks_of(level: int, *groups: str) -> list[Any]:
-    """Checks of a level and of these groups; but those that start processes, and one that takes 8 GiB."""
-    return [
-        check
-        for check in suite_for("attention").checks()
-        if check.level == level and check.id.split(".")[1] in groups and not check.forks and "int64" not in check.id
-    ]
-
-
 @pytest.mark.parametrize(
     "group",
     [
-        *("refusals", "features", "parts"),
+        *("refusals", "parts"),
         *(
-            pytest.param(group, marks=pytest.mark.full)
-            for group in ("layout", "numerics", "steps", "memory", "capture")
+            pytest.param(group, marks=FULL)
+            for group in ("features", "layout", "numerics", "steps", "memory", "capture")
         ),
     ],
 )
 def test_it_keeps_the_contract(target: Target, group: str) -> None:
-    assert wrong(target, [*checks_of(0, group), *checks_of(1, group)]) == []
+    assert wrong(target, checks_of("attention", (0, 1), [group])) == []
 
 
 @pytest.mark.full
+@pytest.mark.timeout(900)
 def test_it_keeps_the_contract_at_level_2(target: Target) -> None:
-    assert wrong(target, checks_of(2, "numerics", "features", "steps", "parts")) == []
+    assert wrong(target, checks_of("attention", [2], ("numerics", "features", "steps", "parts"))) == []
 
 
 @pytest.mark.full
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("options", [{"tensor_cores": "always"}, {"prefill": "fa3"}], ids=str)
 def test_so_it_does_with_other_options(target: Target, options: dict[str, Any]) -> None:
     target = dataclasses.replace(target, options=plugin.Options(**options))
-    assert wrong(target, checks_of(1, "capture", "parts")) == []
+    assert wrong(target, checks_of("attention", [1], ("capture", "parts"))) == []
 
 
 def test_on_this_gpu_it_keeps_the_contract() -> None:
@@ -225,6 +210,34 @@ def test_the_room_suffices_whatever_the_step(harness: Harness, runs: Log, rows: 
     packed = n * ratio
     tile = 16 if packed <= 16 else 64 if packed <= 64 else 128
     assert uncut == (rows * -(-packed // tile) >= 2 * PROCESSORS // 4)
+
+
+@pytest.mark.parametrize("window", [0, 9])
+def test_trees_are_masks(harness: Harness, runs: Log, window: int) -> None:
+    """The first shape is recorded, with a mask in the plan's buffer; a later one has its own."""
+    cases = [
+        harness.case(rows_of(*rows), leading=leading, tree=True, window=window)
+        for rows, leading in (([(70, 5), (3, 5)], 2), ([(40, 7), (20, 3)], 1))
+    ]
+    rig = harness.rig(*cases)
+    steps = [Step(rig, case) for case in cases]
+    seen = []
+    for step in (*steps, steps[0]):
+        step.plan = steps[0].plan
+        first = run(step, runs)[0]
+        seen.append((first.wrapper, first.graph, first.plan["window_left"]))
+        assert first.plan["packed_custom_mask"] is not None
+    assert seen == [(PREFILL, True, -1), (PREFILL, False, -1), (PREFILL, True, -1)]
+
+
+def test_scales_of_fp8_go_to_queries_and_results(harness: Harness, runs: Log) -> None:
+    """A scale for each KV head of keys, one for values; decode rows take tensor cores, prompts fa2."""
+    step = step_of(harness, [(70, 1), (3, 66)], leading=1, kv_dtype="float8_e4m3fn", kv_heads=2, ratio=3)
+    given = step.q.clone()
+    first, second = run(step, runs)
+    assert (first.wrapper, first.tensor_cores, second.backend) == (DECODE, True, "fa2")
+    assert all(one.plan["kv_data_type"] == torch.float8_e4m3fn for one in (first, second))
+    assert torch.equal(step.q, given)
 
 
 def test_nan_in_freed_pages_shows_unless_they_are_hidden(

@@ -24,6 +24,7 @@ from srtkit.spec.attention import (
     MlaDims,
     PlanAdvance,
     RotatedStore,
+    Rotation,
     Rows,
     TreeMask,
 )
@@ -248,17 +249,12 @@ class RotatingStore(RotatedStore):
         self._launch = launch
 
     def store_rotated(
-        self,
-        plan: AttentionPlan,
-        layer: LayerHandle,
-        qkv: tuple[Tensor, Tensor, Tensor],
-        rotation: tuple[Tensor, Tensor],
-        norms: tuple[Tensor, Tensor, float] | None = None,
+        self, plan: AttentionPlan, layer: LayerHandle, q: Tensor, k: Tensor, v: Tensor, rotation: Rotation
     ) -> None:
         """As the contract says; k stays as it is."""
         assert isinstance(plan, TritonPlan)
         _, view = plan.step
-        store_rotated(layer, view.slot_mapping, qkv, rotation, norms, self._launch)
+        store_rotated(layer, view.slot_mapping, (q, k, v), rotation, self._launch)
 
 
 class NothingToAdvance(PlanAdvance):

@@ -12,7 +12,7 @@ import torch
 import triton  # type: ignore[import-untyped]
 from torch import Tensor
 
-from srtkit.spec.attention import LayerHandle, SlotMover
+from srtkit.spec.attention import LayerHandle, Rotation, SlotMover
 from srtkit_plugin_attention_triton.slot_kernels import move_kernel, store_kernel, store_rotated_kernel
 from srtkit_plugin_attention_triton.tiles import ALONE, Launch
 
@@ -64,12 +64,11 @@ def store_rotated(
     layer: LayerHandle,
     slots: Tensor,
     qkv: tuple[Tensor, Tensor, Tensor],
-    rotation: Pair,
-    norms: tuple[Tensor, Tensor, float] | None,
+    rotation: Rotation,
     launch: Launch = ALONE,
 ) -> None:
     """As `RotatedStore.store_rotated` has it, of planes `nhd/1`, at int32 `slots` [T]. k stays. Recordable."""
-    (q, k, v), (cos, sin) = qkv, rotation
+    (q, k, v), (cos, sin, norms) = qkv, rotation
     if k.shape[0] == 0:
         return
     assert q.stride(2) == k.stride(2) == 1, "heads are dense"

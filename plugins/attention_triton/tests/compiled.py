@@ -22,7 +22,7 @@ from triton.backends.compiler import GPUTarget  # type: ignore[import-untyped]
 from triton.compiler import ASTSource  # type: ignore[import-untyped]
 
 import srtkit_plugin_attention_triton as plugin
-from srtkit.spec.attention import MlaDims
+from srtkit.spec.attention import MlaDims, Rotation
 from srtkit_conformance.catalogue import suite_for
 from srtkit_conformance.find import Subject, load_target
 from srtkit_conformance.kits.attention.case import Case, rows_of
@@ -159,7 +159,7 @@ def rotate(step: Step) -> None:
             torch.zeros(2, len(step.q), 1, size, dtype=step.q.dtype),
             torch.zeros(size, dtype=step.q.dtype),
         )
-        part.store_rotated(step.plan, step.layer, (step.q, *step.new), tuple(rotation), (weight, weight, 1e-6))
+        part.store_rotated(step.plan, step.layer, step.q, *step.new, Rotation(*rotation, (weight, weight, 1e-6)))
 
 
 def _on_any(descriptor: Any, fp8: str) -> Any:

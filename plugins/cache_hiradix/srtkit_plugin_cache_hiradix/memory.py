@@ -19,6 +19,7 @@ from srtkit.spec.platform import Platform
 from srtkit.spec.step_plan import Ints
 
 STAGE_BYTES = 32 << 20  # of each stage; a batch has as many pages as fit
+SLAB_BYTES = 256 << 20  # of host memory in one piece: pinned memory comes in powers of two, large ones half waste
 WORDS = (torch.int64, torch.int32, torch.int16, torch.uint8)
 Run = tuple[int, int, int]
 """First row of the stage, first page of the host, how many: both count up by one."""
@@ -34,9 +35,11 @@ class Batch:
 
 
 class Block:
-    """Layers in a row. `host` [host pages, words]: a page's piece."""
+    """Layers in a row, and the pieces of `host_pages` pages. Slabs of `slab` pages, each [pages, words], hold these."""
 
-    def __init__(self, platform: Platform, handles: Sequence[LayerHandle], host_pages: int, word: torch.dtype) -> None:
+    def __init__(
+        self, platform: Platform, handles: Sequence[LayerHandle], host_pages: int, slab: int, word: torch.dtype
+    ) -> None:
         self.layers = tuple(handle.index for handle in handles)
         self._parts: list[tuple[Tensor, slice]] = []  # a plane as [pages, words], and where its words are in a piece
         words = 0
@@ -44,7 +47,15 @@ class Block:
             flat = plane.view(len(plane), -1).view(torch.uint8).view(word)
             self._parts.append((flat, slice(words, words + flat.shape[1])))
             words += flat.shape[1]
-        self.host = platform.host_buffer((host_pages, words), word)
+        self.piece_bytes = words * word.itemsize
+        self._slab, self._words, self._word = slab, words, word
+        sizes = [min(slab, host_pages - start) for start in range(0, host_pages, slab)]
+        self._slabs = [platform.host_buffer((size, words), word) for size in sizes]
+
+    def host(self, page: int, n: int = 1) -> Tensor:
+        """The pieces of `n` pages of one slab, [n, words]."""
+        which, inside = divmod(page, self._slab)
+        return self._slabs[which][inside : inside + n]
 
     def save(self, batches: Sequence[Batch], stage: Tensor) -> None:
         """Device → host, on the current stream, through a stage of bytes."""
@@ -53,20 +64,20 @@ class Block:
             for plane, part in self._parts:
                 gather(plane, batch, rows[:, part])
             for row, page, n in batch.runs:
-                self.host[page : page + n].copy_(rows[row : row + n], non_blocking=True)
+                self.host(page, n).copy_(rows[row : row + n], non_blocking=True)
 
     def load(self, batches: Sequence[Batch], stage: Tensor) -> None:
         """Host → device, on the current stream, through a stage of bytes."""
         for batch in batches:
             rows = self._rows(batch, stage)
             for row, page, n in batch.runs:
-                rows[row : row + n].copy_(self.host[page : page + n], non_blocking=True)
+                rows[row : row + n].copy_(self.host(page, n), non_blocking=True)
             for plane, part in self._parts:
                 scatter(plane, batch, rows[:, part])
 
     def _rows(self, batch: Batch, stage: Tensor) -> Tensor:
-        n, words = len(batch.here), self.host.shape[1]
-        return stage[: n * words * self.host.itemsize].view(self.host.dtype).view(n, words)
+        n = len(batch.here)
+        return stage[: n * self.piece_bytes].view(self._word).view(n, self._words)
 
 
 def gather(plane: Tensor, batch: Batch, rows: Tensor) -> None:
@@ -82,23 +93,23 @@ def scatter(plane: Tensor, batch: Batch, rows: Tensor) -> None:
 class ComponentMemory:
     """All layers of a component as `blocks`, in the order in which a step comes to them.
 
-    `piece_bytes`: what a page's piece has at least, unless all layers are fewer.
+    `piece_bytes`: what a page's piece has at least, but for that of the last layers.
     """
 
     def __init__(self, platform: Platform, handles: Sequence[LayerHandle], host_pages: int, piece_bytes: int) -> None:
         handles = sorted(handles, key=lambda handle: handle.index)
         word = next(one for one in WORDS if not any(plane[0].nbytes % one.itemsize for plane in _planes(handles)))
-        self.blocks: list[Block] = []
-        joined: list[LayerHandle] = []
+        joined: list[list[LayerHandle]] = [[]]
         for handle in handles:
-            joined.append(handle)
-            if page_bytes(joined) >= piece_bytes or handle is handles[-1]:
-                self.blocks.append(Block(platform, joined, host_pages, word))
-                joined = []
-        self._platform, self._device = platform, next(_planes(handles)).device
-        largest = max(block.host[0].nbytes for block in self.blocks)
-        self._batch = max(1, STAGE_BYTES // largest)
+            if page_bytes(joined[-1]) >= piece_bytes:
+                joined.append([])
+            joined[-1].append(handle)
+        largest = max(map(page_bytes, joined))
+        self._slab, self._batch = max(1, SLAB_BYTES // largest), max(1, STAGE_BYTES // largest)
+        self.blocks = [Block(platform, one, host_pages, self._slab, word) for one in joined]
         self.stage_bytes = largest * min(self._batch, host_pages)
+        self._page_bytes = page_bytes(handles)
+        self._platform, self._device = platform, next(_planes(handles)).device
 
     def batches(self, here: Ints, there: Ints) -> list[Batch]:
         """Pairs of pages on the device and the host, in batches. The current stream brings page ids to the device."""
@@ -108,18 +119,18 @@ class ComponentMemory:
         numbers.numpy()[:] = here
         ids = numbers.to(self._device, non_blocking=True)
         parts = [slice(start, start + self._batch) for start in range(0, len(here), self._batch)]
-        return [Batch(here[part], ids[part], runs_of(there[part])) for part in parts]
+        return [Batch(here[part], ids[part], runs_of(there[part], self._slab)) for part in parts]
 
     def read(self, page: int) -> memoryview:
         """All that a page of the host holds, copied, layer after layer."""
-        content = torch.empty(sum(block.host[0].nbytes for block in self.blocks), dtype=torch.uint8)
+        content = torch.empty(self._page_bytes, dtype=torch.uint8)
         for part, piece in self._pieces(page, content):
             part.copy_(piece)
         return memoryview(content.numpy())
 
     def write(self, page: int, content: bytes) -> bool:
         """The inverse of `read`. False, and nothing is written, if it is not as long as a page."""
-        if len(content) != sum(block.host[0].nbytes for block in self.blocks):
+        if len(content) != self._page_bytes:
             return False
         for part, piece in self._pieces(page, torch.frombuffer(bytearray(content), dtype=torch.uint8)):
             piece.copy_(part)
@@ -128,14 +139,14 @@ class ComponentMemory:
     def _pieces(self, page: int, content: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Of a page's content: (its part of `content`, the piece on the host) for each block."""
         for block in self.blocks:
-            piece = block.host[page].view(torch.uint8)
+            piece = block.host(page)[0].view(torch.uint8)
             yield content[: len(piece)], piece
             content = content[len(piece) :]
 
 
-def runs_of(there: Ints) -> list[Run]:
-    """Ascending pages of the host as runs, each of which is one copy."""
-    starts = np.flatnonzero(np.diff(there, prepend=-2) != 1).tolist()
+def runs_of(there: Ints, slab: int) -> list[Run]:
+    """Ascending pages of the host as runs within slabs of so many pages, each of which is one copy."""
+    starts = np.flatnonzero((np.diff(there, prepend=-2) != 1) | (there % slab == 0)).tolist()
     return [(i, int(there[i]), end - i) for i, end in zip(starts, [*starts[1:], len(there)], strict=True)]
 
 

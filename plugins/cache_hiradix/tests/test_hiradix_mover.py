@@ -19,8 +19,8 @@ from srtkit.spec.platform import Platform, PlatformBuild
 from srtkit.spec.prefix_cache import Transfer
 from srtkit.spec.step_plan import Ints
 from srtkit.spec.tiers import MoverBuild
-from srtkit_plugin_cache_hiradix import HiradixOptions
-from srtkit_plugin_cache_hiradix.memory import Batch, Block
+from srtkit_plugin_cache_hiradix import HiradixOptions, memory
+from srtkit_plugin_cache_hiradix.memory import Batch, Block, runs_of
 from srtkit_plugin_cache_hiradix.mover import Mover
 from srtkit_plugin_platform_fakedev import srtkit_platform
 
@@ -87,8 +87,16 @@ def ints(*numbers: int) -> Ints:
     return np.array(numbers, np.int32)
 
 
-@pytest.mark.parametrize("piece_kib", [1, 3, 1024])
-def test_pages_come_back_wherever_they_lay(platform: Platform, piece_kib: int) -> None:
+def test_a_run_ends_with_its_slab() -> None:
+    assert runs_of(ints(0, 1, 2, 3, 4, 6, 7, 8), 4) == [(0, 0, 4), (4, 4, 1), (5, 6, 2), (7, 8, 1)]
+
+
+@pytest.mark.parametrize(("piece_kib", "slab", "stage"), [(1, 1 << 20, 1 << 20), (3, 20_000, 1), (1024, 1, 16_000)])
+def test_pages_come_back_wherever_they_lay(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch, piece_kib: int, slab: int, stage: int
+) -> None:
+    monkeypatch.setattr(memory, "SLAB_BYTES", slab)
+    monkeypatch.setattr(memory, "STAGE_BYTES", stage)
     mover, layers = mover_of(platform, piece_kib)
     saved, hosted, back = ints(3, 9, 4, 1), ints(7, 2, 8, 6), ints(2, 11, 5, 10)
     fill(layers, saved.tolist())
@@ -148,15 +156,15 @@ def told(mover: Mover, n: int) -> tuple[list[int], list[int]]:
 def test_nobody_waits_while_pages_are_read_for_storage(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Counting()
     mover, _ = mover_of(platform, 1, store)
-    [memory] = mover._memory.values()
-    reading, go_on, read = threading.Event(), threading.Event(), memory.read
+    [own] = mover._memory.values()
+    reading, go_on, read = threading.Event(), threading.Event(), own.read
 
     def slow(page: int) -> memoryview:
         reading.set()
         assert go_on.wait(10.0)
         return read(page)
 
-    monkeypatch.setattr(memory, "read", slow)
+    monkeypatch.setattr(own, "read", slow)
     keys = (b"a" * 32, b"b" * 32)
     mover.start([Transfer(1, "full", "out", "storage", ints(1, 2), keys, needed_by=0.05)])
     assert reading.wait(10.0)
@@ -170,9 +178,9 @@ def test_nobody_waits_while_pages_are_read_for_storage(platform: Platform, monke
 def test_a_page_that_is_being_filled_is_not_given_up(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Counting()
     mover, _ = mover_of(platform, 1, store)
-    [memory] = mover._memory.values()
-    store.kept = {b"a" * 32: bytes(memory.read(0))}
-    filling, go_on, filled, write = threading.Event(), threading.Event(), threading.Event(), memory.write
+    [own] = mover._memory.values()
+    store.kept = {b"a" * 32: bytes(own.read(0))}
+    filling, go_on, filled, write = threading.Event(), threading.Event(), threading.Event(), own.write
 
     def slow(page: int, content: bytes) -> bool:
         filling.set()
@@ -181,7 +189,7 @@ def test_a_page_that_is_being_filled_is_not_given_up(platform: Platform, monkeyp
         filled.set()
         return good
 
-    monkeypatch.setattr(memory, "write", slow)
+    monkeypatch.setattr(own, "write", slow)
     mover.start([Transfer(1, "full", "in", "storage", ints(1), (b"a" * 32,), needed_by=0.05)])
     assert filling.wait(10.0)
     time.sleep(0.06)

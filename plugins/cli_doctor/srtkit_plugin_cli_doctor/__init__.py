@@ -15,10 +15,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints all findings; 1 if one fails."""
-    from srtkit_plugin_cli_doctor.findings import examine, table
+    from srtkit_plugin_cli_doctor.findings import columns, examine
 
     findings = list(examine())
-    print(table(findings))
+    print(columns(findings))
     return int(any(finding.verdict == "fail" for finding in findings))
 
 

@@ -31,10 +31,10 @@ def examine() -> Iterator[Finding]:
     yield from (*_versions(), *_script(), *_machine(), *_plugins(discover()))
 
 
-def table(findings: Sequence[Finding]) -> str:
-    """Verdicts, subjects and details in columns."""
-    wide = max(len(finding.subject) for finding in findings)
-    return "\n".join(f"{verdict:4}  {subject:{wide}}  {detail}" for verdict, subject, detail in findings)
+def columns(rows: Sequence[Sequence[str]]) -> str:
+    """Left-aligned columns; the last is not padded."""
+    wide = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
+    return "\n".join("  ".join((*map(str.ljust, row, wide), row[-1])) for row in rows)
 
 
 def _versions() -> Iterator[Finding]:

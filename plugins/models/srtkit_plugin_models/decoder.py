@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from srtkit.spec.attention import AttentionSpec
+from srtkit.spec.attention import AttentionSpec, Rotation
 from srtkit.spec.errors import Unsupported
 from srtkit.spec.layers import DTYPES, Embedding, Head, Linear, PagedAttention, RMSNorm
 from srtkit.spec.models import Model, ModelBuild, ModelInputs, ModelOutput
@@ -22,7 +22,7 @@ from srtkit_plugin_models.rope import rope_tables
 
 Owner = Linear | RMSNorm | Embedding | Head
 """What may hold a parameter of the weight map."""
-Rotation = tuple[Tensor, Tensor]
+Angles = tuple[Tensor, Tensor]
 """cos and sin [T, 1, rotary_dim] of the tokens' positions."""
 
 
@@ -72,20 +72,20 @@ class Attention:
             "self_attn.k_norm": self.k_norm,
         }
 
-    def __call__(self, x: Tensor, rotation: Rotation) -> Tensor:
+    def __call__(self, x: Tensor, angles: Angles) -> Tensor:
         """[T, hidden] → [T, hidden]."""
         tokens = x.shape[0]
         q, k, v = self.qkv(x).view(tokens, -1, self.head_dim).split_with_sizes(self.parts, 1)
         norms = None
         if self.q_norm is not None and self.k_norm is not None:
             norms = self.q_norm.weight, self.k_norm.weight, self.eps
-        if self.attention.store_rotated((q, k, v), rotation, norms):
+        if self.attention.store_rotated(q, k, v, Rotation(*angles, norms)):
             attended = self.attention(q, None, None)
         else:
             if norms is None:
-                self.rope(q, k, *rotation)
+                self.rope(q, k, *angles)
             else:
-                self.norm_rope(q, k, *norms[:2], *rotation, self.eps)
+                self.norm_rope(q, k, *norms[:2], *angles, self.eps)
             attended = self.attention(q, k, v)
         out: Tensor = self.o_proj(attended.view(tokens, -1))
         return out
@@ -133,9 +133,9 @@ class DecoderLayer:
         self.mlp_post_norm = _norm(build, config, size) if names.mlp_post_norm else None
         self.next_norm = _norm(build, config, size)
 
-    def __call__(self, x: Tensor, residual: Tensor, rotation: Rotation) -> Tensor:
+    def __call__(self, x: Tensor, residual: Tensor, angles: Angles) -> Tensor:
         """x [T, hidden] comes and goes normalised; `residual` [T, hidden] grows by both outputs, in place."""
-        x = self.mixer(x, rotation)
+        x = self.mixer(x, angles)
         if self.mixer_post_norm is not None:
             x = self.mixer_post_norm(x)
         x = self.mlp(self.norm.add(x, residual))

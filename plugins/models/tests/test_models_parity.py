@@ -12,7 +12,7 @@ import transformers
 from torch import Tensor
 
 from srtkit.engine.ops import norm_rope, rope
-from srtkit.spec.attention import AttentionBackend, AttentionPlan, LayerHandle, RotatedStore
+from srtkit.spec.attention import AttentionBackend, AttentionPlan, LayerHandle, RotatedStore, Rotation
 
 SIZES = {
     "vocab_size": 101,
@@ -156,18 +156,13 @@ class Rotating(RotatedStore):
         self.backend, self.calls = backend, 0
 
     def store_rotated(
-        self,
-        plan: AttentionPlan,
-        layer: LayerHandle,
-        qkv: tuple[Tensor, Tensor, Tensor],
-        rotation: tuple[Tensor, Tensor],
-        norms: tuple[Tensor, Tensor, float] | None = None,
+        self, plan: AttentionPlan, layer: LayerHandle, q: Tensor, k: Tensor, v: Tensor, rotation: Rotation
     ) -> None:
-        q, k, v = qkv
+        cos, sin, norms = rotation
         if norms is None:
-            rope(q, k, *rotation)
+            rope(q, k, cos, sin)
         else:
-            norm_rope(q, k, *norms[:2], *rotation, norms[2])
+            norm_rope(q, k, *norms[:2], cos, sin, norms[2])
         self.backend.store(plan, layer, k, v)
         self.calls += 1
 

@@ -212,7 +212,11 @@ def _share(u, weight):
     return tl.minimum((u * weight.to(tl.float64)).to(tl.int64), weight - 1)
 
 
-@triton.jit
+# One of a row is read: where it stands makes no other program worth the seconds of compiling it.
+_OF_A_ROW = ["temperature", "top_k", "top_p", "min_p", "seed", "position", "out"]
+
+
+@triton.jit(do_not_specialize_on_alignment=_OF_A_ROW)
 def sample_kernel(
     logits, temperature, top_k, top_p, min_p, seed, position, out, row_stride,
     V: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,

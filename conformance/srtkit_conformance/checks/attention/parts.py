@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srtkit.spec.attention import DenseAttention, RotatedStore
+from srtkit.spec.attention import DenseAttention, RotatedStore, Rotation
 from srtkit.spec.capabilities import No
 from srtkit.spec.layers import DTYPES
 from srtkit_conformance.check import Failed, Outcome, Refused, check, expect
@@ -399,7 +399,7 @@ def _rotated_alike(rig: Rig, case: Case, op: OpCase, part: RotatedStore) -> floa
     there = {name: tensor.to(device) for name, tensor in given.items()}
     norms = (there["q_weight"], there["k_weight"], gold.EPS) if op.op == "norm_rope" else None
     once.fill()
-    part.store_rotated(once.plan, once.layer, (once.q, *once.new), (there["cos"], there["sin"]), norms)
+    part.store_rotated(once.plan, once.layer, once.q, *once.new, Rotation(there["cos"], there["sin"], norms))
     apart.new = wanted["k"].value.to(dtype).to(device), apart.new[1]
     apart.fill()
     apart.store()

@@ -14,13 +14,12 @@ from srtkit.spec.attention import (
     AttentionPlan,
     LayerHandle,
     RotatedStore,
+    Rotation,
 )
 from srtkit.spec.capabilities import YES
 from srtkit_conformance.kits.models.operators import rms_norm
 from srtkit_conformance.mutant import mutant, variant
 from srtkit_conformance.mutants.attention.wrap import Wrapped, claiming, wrapped
-
-Norms = tuple[Tensor, Tensor, float] | None
 
 
 class Rotating(RotatedStore):
@@ -30,27 +29,20 @@ class Rotating(RotatedStore):
         self.owner = owner
 
     def store_rotated(
-        self,
-        plan: AttentionPlan,
-        layer: LayerHandle,
-        qkv: tuple[Tensor, Tensor, Tensor],
-        rotation: tuple[Tensor, Tensor],
-        norms: Norms = None,
+        self, plan: AttentionPlan, layer: LayerHandle, q: Tensor, k: Tensor, v: Tensor, rotation: Rotation
     ) -> None:
         """Norm, rotation, store."""
-        q, k, v = qkv
-        if norms is not None:
-            q_weight, k_weight, eps = norms
+        if rotation.norms is not None:
+            q_weight, k_weight, eps = rotation.norms
             q.copy_(rms_norm(q, q_weight, eps))
             k.copy_(rms_norm(k, k_weight, eps))
         for x in (q, k):
-            turn(x, rotation)
+            turn(x, rotation.cos, rotation.sin)
         self.owner.store(plan, layer, k, v)
 
 
-def turn(x: Tensor, rotation: tuple[Tensor, Tensor]) -> None:
+def turn(x: Tensor, cos: Tensor, sin: Tensor) -> None:
     """Rotate heads in place."""
-    cos, sin = rotation
     part = x[..., : cos.shape[-1]]
     part.copy_(part.float() * cos.float() + part.float().roll(cos.shape[-1] // 2, -1) * sin.float())
 
@@ -59,17 +51,11 @@ class StoresFirst(Rotating):
     """What is stored is the key before its rotation."""
 
     def store_rotated(
-        self,
-        plan: AttentionPlan,
-        layer: LayerHandle,
-        qkv: tuple[Tensor, Tensor, Tensor],
-        rotation: tuple[Tensor, Tensor],
-        norms: Norms = None,
+        self, plan: AttentionPlan, layer: LayerHandle, q: Tensor, k: Tensor, v: Tensor, rotation: Rotation
     ) -> None:
         """With a copy of k."""
-        q, k, v = qkv
         kept = k.clone()
-        super().store_rotated(plan, layer, (q, k, v), rotation, norms)
+        super().store_rotated(plan, layer, q, k, v, rotation)
         self.owner.store(plan, layer, kept, v)
 
 
@@ -77,15 +63,10 @@ class WithoutNorms(Rotating):
     """Takes the weights for a hint."""
 
     def store_rotated(
-        self,
-        plan: AttentionPlan,
-        layer: LayerHandle,
-        qkv: tuple[Tensor, Tensor, Tensor],
-        rotation: tuple[Tensor, Tensor],
-        norms: Norms = None,
+        self, plan: AttentionPlan, layer: LayerHandle, q: Tensor, k: Tensor, v: Tensor, rotation: Rotation
     ) -> None:
         """Rotation only."""
-        super().store_rotated(plan, layer, qkv, rotation)
+        super().store_rotated(plan, layer, q, k, v, Rotation(rotation.cos, rotation.sin))
 
 
 def _with(descriptor: AttentionDescriptor, part: type[Rotating]) -> AttentionDescriptor:

@@ -1,0 +1,121 @@
+"""Layers over vectorised pages: decode by `pa_fwd_asm`, all else by batch prefill; storing and moving tokens there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton  # type: ignore[import-untyped]
+from torch import Tensor
+
+from srtkit.spec.attention import AttentionBuild, AttentionPlan, LayerHandle, SlotMover, check_spec
+from srtkit.spec.errors import Unsupported
+from srtkit.spec.facts import Limits
+from srtkit_plugin_attention_aiter import PART
+from srtkit_plugin_attention_aiter.backend import AiterAttention
+from srtkit_plugin_attention_aiter.indices import LIST_PAD, TABLE_PAD, list_units, tabulate
+from srtkit_plugin_attention_aiter.library import Library
+from srtkit_plugin_attention_aiter.step import AiterPlan, Call, table_shapes
+from srtkit_plugin_attention_aiter.table import PREFILL_BYTES, VEC_PAGE, VEC_PAGES, Routes
+from srtkit_plugin_attention_aiter.vec import declared
+from srtkit_plugin_attention_aiter.vec_kernels import copy_kernel
+
+
+class VecAttention(AiterAttention):
+    """Paged attention of one layer group of vectorised keys and values."""
+
+    features = frozenset()
+    longest_query = 1
+
+    def __init__(self, build: AttentionBuild, library: Library, architecture: str) -> None:
+        reason = check_spec(PART, build.group.spec, declared())
+        if build.layout.name != "vec/1":
+            reason = reason or f"does not read the layout {build.layout.name}"
+        if not library.newer:
+            reason = reason or "reads prompts from vectorised pages with an aiter after 0.1.7 only"
+        routes = Routes("asm", "prefill", "prefill", "prefill")
+        super().__init__(build, library, reason, routes, VecMover())
+        # The kernel has head_dim ** -0.5 built in.
+        self._factor = self._spec.scale * self._spec.head_dim**0.5
+
+    def new_plan(self, limits: Limits) -> AiterPlan:
+        """A buffer for the page table. Raises `OutOfMemory`."""
+        return AiterPlan(self._platform, limits, **table_shapes(limits.max_rows, limits.max_pages))
+
+    def lay_out(self, plan: AiterPlan, width: int, keys: int) -> None:
+        """A table of pages for decode rows, a list for the others."""
+        plan.divide(self._routes, width)
+        if (call := plan.leading) is not None:
+            count = len(call.rows)
+            columns = call.rows.units(VEC_PAGE) + TABLE_PAD
+            call.table = plan.buffers["table"][:count, :columns], plan.buffers["lengths"][:count]
+            tabulate(call.rows, *call.table, unit=VEC_PAGE)
+        if (call := plan.rest) is not None:
+            count = len(call.rows)
+            sizes = count + 1, keys // VEC_PAGE + count + LIST_PAD, count
+            indptr, indices, last = (torch.empty(size, dtype=torch.int32, device=call.slots.device) for size in sizes)
+            call.lists = indptr, indices, last
+            list_units(call.rows, *call.lists, unit=VEC_PAGE)
+
+    def store(self, plan: AttentionPlan, layer: LayerHandle, k: Tensor, v: Tensor) -> None:
+        """Copy k and v to the step's slots, in one launch."""
+        assert isinstance(plan, AiterPlan)
+        k, v = k.contiguous(), v.contiguous()
+        copy_kernel[(len(k),)](
+            k, v, k, plan.step[1].slot_mapping, layer.planes["k"], layer.planes["v"], MOVE=False, **_sizes(layer)
+        )
+
+    def run(self, plan: AiterPlan, call: Call, layer: LayerHandle, q: Tensor, out: Tensor) -> None:
+        """Raises `Unsupported` for layers of more pages than the kernels find their way in."""
+        k, v = layer.planes["k"], layer.planes["v"]
+        if len(k) > VEC_PAGES or k.nbytes > PREFILL_BYTES:
+            cause = f"reads at most {VEC_PAGES} pages and {PREFILL_BYTES >> 30} GiB a plane, and a layer has {len(k)}"
+            raise Unsupported(PART, cause, 'lower memory.kv_gib, or set attention.use = "aiter"')
+        if call.kernel == "asm":
+            assert call.table is not None
+            q = q if q.stride(1) == q.shape[2] else q.contiguous()
+            table = call.table[0]
+            self._library.asm(
+                Q=q if self._factor == 1 else q * self._factor,
+                K=k,
+                V=v,
+                block_tables=table,
+                context_lens=call.rows.context,
+                block_tables_stride0=table.stride(0),
+                out_=out,
+            )
+            return
+        assert call.lists is not None
+        indptr, indices, last = call.lists
+        self._library.prefill(
+            q=q,
+            k=k,
+            v=v,
+            cu_seqlens_q=call.rows.cu_q,
+            kv_indptr=indptr,
+            kv_page_indices=indices,
+            kv_last_page_lens=last,
+            max_seqlen_q=call.q_len,
+            max_seqlen_k=call.rows.units(1),
+            softmax_scale=self._spec.scale,
+            logits_soft_cap=0.0,
+            causal=True,
+            out=out,
+        )
+
+
+class VecMover(SlotMover):
+    """Moves stored tokens."""
+
+    def move_slots(self, layer: LayerHandle, source: Tensor, target: Tensor) -> None:
+        """Copy the entries at int32 `source` [n] to `target` [n]."""
+        if len(source):
+            k, v = layer.planes["k"], layer.planes["v"]
+            copy_kernel[(len(source),)](k, v, source, target, k, v, MOVE=True, **_sizes(layer))
+
+
+def _sizes(layer: LayerHandle) -> dict[str, Any]:
+    """Of the planes, as the kernel wants them."""
+    _, heads, vectors, page, x = layer.planes["k"].shape
+    size = vectors * x
+    return {"HEADS": heads, "SIZE": size, "PAGE": page, "X": x, "PAD": triton.next_power_of_2(heads * size)}
