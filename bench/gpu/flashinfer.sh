@@ -6,7 +6,7 @@
 export FLASHINFER_WORKSPACE_BASE=/tmp/flashinfer FLASHINFER_CUDA_ARCH_LIST=9.0a
 $PIP "$FLASHINFER"/*.whl || return 1
 python -m bench.gpu.flashinfer_modules unpack "$FLASHINFER"
-python -m bench.gpu.flashinfer_modules build "$1" --seconds "${SECONDS_BUILD:-400}" 2>&1 | tee "$1/build.txt"
+python -m bench.gpu.flashinfer_modules build "$1" --seconds "${SECONDS_BUILD:-400}"
 timeout "${SECONDS_EACH:-400}" srt conformance run attention:flashinfer --device cuda --level 2 \
     --report "$1/attention-flashinfer.json" >"$1/attention-flashinfer.txt" 2>&1
 echo "conformance ended with $?"

@@ -15,6 +15,8 @@ import base64
 import hashlib
 import importlib
 import importlib.util
+import os
+import signal
 import subprocess
 import tarfile
 import tempfile
@@ -30,8 +32,8 @@ from typing import Any
 KEPT = ("flashinfer/data/include/", "flashinfer/data/cccl/", "flashinfer/data/spdlog/", "flashinfer/data/cutlass/")
 """Headers of its kernels."""
 LARGEST_SOURCE = 150_000
-ENTRIES = ("flashinfer", "flashinfer.mla", "flashinfer.cascade", "flashinfer.jit.attention.modules")
-LAZY = ("flashinfer.prefill", "flashinfer.decode", "flashinfer.mla._core", "flashinfer.jit.core", "flashinfer.utils")
+ENTRIES = ("flashinfer", "flashinfer.jit.attention.modules")
+LAZY = ("flashinfer.prefill", "flashinfer.decode", "flashinfer.jit.core", "flashinfer.utils")
 """Modules whose functions import more when they are called."""
 UNUSED_KERNELS = ("ragged_", "mask_3")
 WINDOWED = {"fa2": "mask_2", "fa3": "mask_0"}
@@ -108,14 +110,14 @@ def _statements(node: ast.AST, *, inside: bool) -> Iterator[ast.AST]:
 
 
 Need = tuple[str, str, str, int, bool, bool]
-"""Kernels ("fa2", "fa3", "decode", "mla"), dtype, KV dtype, head size, window or none, soft cap or none."""
+"""Kernels ("fa2", "fa3", "decode"), dtype, KV dtype, head size, window or none, soft cap or none."""
 
 
 def needs() -> list[Need]:
     """What the suite loads up to level 2; what takes longest first."""
     from srtkit.spec.facts import DeviceFacts
     from srtkit_conformance.catalogue import suite_for
-    from srtkit_conformance.checks.attention.numerics import latent_matrix, matrix
+    from srtkit_conformance.checks.attention.numerics import matrix
     from srtkit_conformance.find import Subject, load_target
     from srtkit_conformance.kits.attention.case import rows_of
     from srtkit_conformance.kits.attention.harness import Harness
@@ -133,14 +135,11 @@ def needs() -> list[Need]:
     cases += [harness.case(rows, **one, head_dim=size) for size in (128, 256) for one in both]
     cases += [harness.case(rows, **one, dtype="float16") for one in both]
     cases += [harness.case(rows, kv_dtype=name) for name in kv_dtypes]
-    cases += [case for _, case in (*matrix(harness), *latent_matrix(harness))]
+    cases += [case for _, case in matrix(harness)]
     found: dict[Need, None] = {}
     for case in cases:
         spec = case.spec
         rest = spec.dtype, spec.kv_dtype, spec.head_dim, spec.window > 0, spec.soft_cap > 0
-        if spec.mla is not None:
-            found["mla", *rest] = None
-            continue
         found["fa2", *rest] = None
         if case.tree:
             found["fa2", *rest[:3], False, rest[4]] = None  # windows are in the masks
@@ -158,8 +157,6 @@ def generated(need: Need) -> Any:
     modules = importlib.import_module("flashinfer.jit.attention.modules")
     kernels, dtype, kv_dtype, size, window, cap = need
     q, kv, index = getattr(torch, dtype), getattr(torch, kv_dtype), torch.int32
-    if kernels == "mla":
-        return modules.gen_batch_mla_module("fa2", q, kv, q, index, 512, 64, False)
     if kernels == "decode":
         return modules.gen_batch_decode_module(q, kv, q, index, size, size, 0, window, cap)
     shape = (q, kv, q, index, size, size, 0, window, cap, False)
@@ -186,22 +183,25 @@ def build(folder: Path, seconds: float) -> int:
             return
         begin = time.monotonic()
         command = ["ninja", "-j", str(JOBS), "-f", str(spec.ninja_path)]
+        ninja = subprocess.Popen(
+            command, cwd=spec.build_dir, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, process_group=0
+        )
         try:
-            done = subprocess.run(command, cwd=spec.build_dir, capture_output=True, text=True, timeout=left)
+            said, _ = ninja.communicate(timeout=left)
         except subprocess.TimeoutExpired:
+            os.killpg(ninja.pid, signal.SIGKILL)  # its compilers too
+            ninja.communicate()
             return
-        end_of_log = "" if done.returncode == 0 else done.stdout[-2000:] + done.stderr[-1000:]
-        print(f"{time.monotonic() - begin:6.0f} s  {done.returncode}  {spec.name}{end_of_log}", flush=True)
+        end_of_log = "" if ninja.returncode == 0 else "\n" + said[-3000:]
+        print(f"{time.monotonic() - begin:6.0f} s  {ninja.returncode}  {spec.name}{end_of_log}", flush=True)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         list(pool.map(work, wanted))
     built = [one.jit_library_path for one in wanted if one.jit_library_path.exists()]
     for path in built:
-        place = _place(path.stem)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(path.read_bytes())
+        _put(path)
     with ThreadPoolExecutor() as pool:
-        list(pool.map(partial(_pack, folder), enumerate(_portions(sorted(_place("").parent.parent.glob("*/*.so"))))))
+        list(pool.map(partial(_pack, folder), enumerate(_portions(sorted(_built().glob("*/*.so"))))))
     print(f"{len(built)} of {len(wanted)} modules built", flush=True)
     return len(wanted) - len(built)
 
@@ -218,16 +218,21 @@ def unpack(folder: Path) -> None:
     for path in sorted(folder.glob("flashinfer-modules-*.tar.xz")):
         with tarfile.open(path) as pack, tempfile.TemporaryDirectory() as name:
             pack.extractall(name, filter="data")
-            for found in Path(name).iterdir():
-                place = _place(found.stem)
-                place.parent.mkdir(parents=True, exist_ok=True)
-                place.write_bytes(found.read_bytes())
+            for library in Path(name).iterdir():
+                _put(library)
 
 
-def _place(name: str) -> Path:
+def _built() -> Path:
+    """Where the installed package looks for built modules."""
     found = importlib.util.find_spec("flashinfer")
     assert found is not None and found.origin is not None, "flashinfer is not installed"
-    return Path(found.origin).parent / "data" / "aot" / name / f"{name}.so"
+    return Path(found.origin).parent / "data" / "aot"
+
+
+def _put(library: Path) -> None:
+    place = _built() / library.stem / library.name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_bytes(library.read_bytes())
 
 
 def _portions(paths: Sequence[Path]) -> Iterator[list[Path]]:

@@ -59,6 +59,7 @@ DEVICES: dict[str, str] = {
     "graph_runner:cuda-full": "fakedev",
     "graph_runner:cuda-piecewise": "fakedev",
     "attention:aiter": "rocm",
+    "attention:aiter-vec": "rocm",
     "attention:fa3": "cuda",
     "attention:flashinfer": "cuda",
     "attention:triton": "cuda",

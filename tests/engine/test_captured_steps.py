@@ -22,6 +22,7 @@ from srtkit_plugin_graph_eager.runner import EagerRunner
 from tests.live_server import tiny
 
 PROMPTS = [list(range(5, 75)), [1, 2, 3], [7] * 20]
+GREEDY: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
 CAPTURING: tuple[tuple[str, CaptureLevel], ...] = (
     ("cuda-full", "one_token"),
     ("cuda-breakable", "any"),
@@ -42,7 +43,7 @@ def recordable(monkeypatch: pytest.MonkeyPatch, level: CaptureLevel) -> None:
 
 
 def tokens_of(folder: Path, runners: str, depth: int) -> list[Any]:
-    """What a few batches give."""
+    """What a few batches give, the last of which comes while another sequence decodes."""
     model = folder / "model"
     if not model.exists():
         tiny.make_model(model)
@@ -53,8 +54,12 @@ def tokens_of(folder: Path, runners: str, depth: int) -> list[Any]:
         f"[scheduler]\nmax_running = 4\nchunk_tokens = 48\ndepth = {depth}\n"
     )
     with Engine.from_config(file) as engine:
-        made = [engine.generate(PROMPTS[:n], temperature=0, max_tokens=6, ignore_eos=True) for n in (3, 1, 2)]
-        return [[one.token_ids for one in each] for each in made]
+        made = [engine.generate(PROMPTS[:n], **GREEDY, max_tokens=6) for n in (3, 1, 2)]
+        pieces = engine.stream([9, 9], **GREEDY, max_tokens=30)
+        decoding = next(pieces).token_ids
+        made.append(engine.generate(PROMPTS, **GREEDY, max_tokens=3))
+        decoding += [token for piece in pieces for token in piece.token_ids]
+        return [*([one.token_ids for one in each] for each in made), decoding]
 
 
 @pytest.fixture(scope="module")

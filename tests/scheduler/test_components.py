@@ -220,3 +220,19 @@ def test_nothing_is_evicted_for_a_snapshot_that_its_sequence_cannot_hold() -> No
     bench.scheduler.columns.snapshot_at[chunk.slot, 0] = 4
     found = book._snapshots(book.state, *(np.array([x], np.int32) for x in (chunk.slot, 0, 8)))
     assert not len(found) and bench.cache.evictable("state") == evictable > 0
+
+
+def test_nothing_more_is_asked_of_a_cache_that_was_emptied_meanwhile() -> None:
+    """It takes nothing more of this sequence: neither pages nor snapshots are offered in every step."""
+    bench = Recorded(limits_of(2, 64, 128, PAGE, {STATE: 6, FULL: 64}))
+    offered = []
+    insert = bench.cache.insert
+    bench.cache.insert = lambda *given: offered.append(given[3]) or insert(*given)  # type: ignore[method-assign]
+    bench.submit([1] * 21, Sampling(temperature=0.0, max_tokens=60))
+    for _ in range(8):
+        bench.turn()
+    bench.scheduler.book.room.flush()
+    before = len(offered)
+    bench.drain()
+    bench.verify()
+    assert len(offered) - before <= 3

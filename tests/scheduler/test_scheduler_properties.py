@@ -109,6 +109,7 @@ class Bench:
             assert plan.rows <= self.limits.max_rows
             assert plan.tokens <= self.limits.max_tokens
             assert plan.tokens - plan.leading <= self.limits.chunk_tokens
+            assert (np.diff(plan.column(Column.ROW_START)[: plan.leading]) <= 0).all(), "the longest come first"
             self.in_flight.append(self.device.forward(plan))
             self.steps += 1
         progressed = bool(plan.rows)

@@ -85,7 +85,9 @@ def test_make_installs_every_distribution() -> None:
 
 def test_import_rules_cover_every_plugin() -> None:
     rules = import_rules.contracts(ALL, import_rules.core_modules())
-    packages = [dist.package for dist in PLUGINS]
-    assert rules["core-knows-no-plugin"]["forbidden_modules"] == [*packages, "srtkit_conformance"]
+    packages = [dist.package for dist in PLUGINS if dist.package not in import_rules.LOADERS]
+    assert rules["core-knows-no-plugin"]["forbidden_modules"] == [*packages, *import_rules.LOADERS]
     assert rules["plugins-use-spec"]["source_modules"] == packages
     assert rules["plugins-are-independent"]["modules"] == packages
+    for loader in import_rules.LOADERS:
+        assert set(packages) <= set(rules[f"{loader}-stands-outside"]["forbidden_modules"])

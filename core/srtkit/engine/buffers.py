@@ -7,6 +7,7 @@ shares memory with the host the block is the buffer itself.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from itertools import accumulate
 
 import numpy as np
@@ -22,12 +23,12 @@ from srtkit.spec.kv import Component
 from srtkit.spec.models import ModelInputs
 from srtkit.spec.platform import Platform
 from srtkit.spec.recurrent import Snapshots
-from srtkit.spec.step_plan import Column, Ints, RowFlag, StepKey, StepPlan
+from srtkit.spec.step_plan import Column, Ints, RowFlag, StepPlan
 
 LINE = 16
 """Words of a cache line, where columns begin."""
 KNOWN = 256
-"""Sizes of steps whose columns are kept."""
+"""Sizes of steps, in one buffer of the ring each, whose columns are kept."""
 
 
 @dataclass
@@ -63,38 +64,39 @@ class _Rows:
 
 @dataclass
 class _Columns:
-    """A block for steps of one size: its columns by name on the device, and in each buffer of the ring.
+    """A block for steps of one size, on the device and in one buffer of the ring, and its columns there by name.
 
-    `given` is where the column of that name begins.
+    `given` is where the ids begin that the host knows.
     """
 
     device: dict[str, Tensor]
-    host: list[dict[str, Ints]]
+    host: dict[str, Ints]
     block: Tensor
-    blocks: list[Tensor]
+    staged: Tensor
     given: int
 
 
 class StepBuffers:
     """Buffers for the largest step. `build` may be called again when `depth` further steps have been launched.
 
-    The words on the device are the block and, after it, the last token of every row slot: an input id is one of them.
+    The words on the device are the block and, behind the largest, the last token of every row slot: an input id is one
+    of them.
     """
 
     def __init__(self, platform: Platform, limits: Limits, components: Sequence[Component]) -> None:
         # A step has at most max_rows rows, a captured one a row more, for padding.
         rows = limits.max_rows + 1
         paged = {one.name: number for number, one in enumerate(components) if one.kind == "paged"}
-        self._mappings = [f"slot_mapping.{name}" for name in paged]
+        mappings = [f"slot_mapping.{name}" for name in paged]
         self._shared = platform.device(0).type == "cpu"
-        self._tail = self._layout(rows, limits.max_tokens)["end"].start
+        self._tail = _layout(mappings, rows, limits.max_tokens)["end"].start
         words = (self._tail + rows,)
         ring = 1 if self._shared else limits.depth + 1
         self._host = [platform.host_buffer(words, torch.int32) for _ in range(ring)]
         self._words = self._host[0] if self._shared else platform.allocate("workspace", words, torch.int32)
         self.last_token = self._words[self._tail :].zero_()
         self._ids = platform.allocate("workspace", (limits.max_tokens,), torch.int32)
-        self._known: dict[tuple[int, int], _Columns] = {}
+        self._columns = lru_cache(KNOWN)(partial(_columns, mappings, self._words, self._host))
         self._paged: dict[str, _Rows] = {}
         for name, number in paged.items():
             device = platform.allocate("workspace", (rows, limits.max_pages), torch.int32)
@@ -114,9 +116,9 @@ class StepBuffers:
         if not (flags & RowFlag.EXACT).all():
             raise Unsupported("engine", "a row without an exact start (speculation) is not implemented")
         key, tokens, leading = plan.key, plan.tokens, plan.leading
-        columns = self._columns(key)
         self._turn = (self._turn + 1) % len(self._host)
-        host = columns.host[self._turn]
+        columns = self._columns(key.rows, key.tokens, self._turn)
+        host = columns.host
         slots, n_query, start = self._padded(plan)
         host["slots"][:] = slots
         context = start + n_query
@@ -161,36 +163,12 @@ class StepBuffers:
         """Look up a step's input ids, when the tokens of the step before are known."""
         torch.index_select(self._words, 0, step.source, out=step.inputs.ids)
 
-    def _layout(self, rows: int, tokens: int) -> dict[str, slice]:
-        """Where each column of such a step stands in the block, and its "end"."""
-        sizes = {"cu_q": rows + 1, "context": rows, "slots": rows, "logit_rows": rows, "sample_slots": 2 * rows}
-        sizes |= {"sample_positions": rows, "state_slots": rows}
-        sizes |= dict.fromkeys(("positions", "given", "source", *self._mappings), tokens) | {"end": 0}
-        starts = accumulate((-(-size // LINE) * LINE for size in sizes.values()), initial=0)
-        return {name: slice(start, start + size) for start, (name, size) in zip(starts, sizes.items(), strict=False)}
-
-    def _columns(self, key: StepKey) -> _Columns:
-        size = key.rows, key.tokens
-        if size not in self._known:
-            at = self._layout(*size)
-            end = at.pop("end").start
-            if len(self._known) == KNOWN:
-                self._known.clear()
-            self._known[size] = _Columns(
-                {name: self._words[one] for name, one in at.items()},
-                [{name: host.numpy()[one] for name, one in at.items()} for host in self._host],
-                self._words[:end],
-                [host[:end] for host in self._host],
-                at["given"].start,
-            )
-        return self._known[size]
-
     def _upload(
         self, plan: StepPlan, state: DeviceState, recorded: bool, width: int, columns: _Columns, host: tuple[Ints, Ints]
     ) -> tuple[Batch, dict[str, GroupView], ModelInputs]:
         key, column = plan.key, columns.device
         if not self._shared:
-            columns.block.copy_(columns.blocks[self._turn], non_blocking=True)
+            columns.block.copy_(columns.staged, non_blocking=True)
             for one in self._paged.values():
                 torch.index_select(state.page_tables[one.number], 0, column["slots"], out=one.device[: key.rows])
         rows, tokens, leading = plan.rows, plan.tokens, plan.leading
@@ -225,6 +203,30 @@ class StepBuffers:
         padding[-1] = extra_tokens - padding[:-1].sum()
         zeros = np.zeros(extra_rows, np.int32)
         return np.concatenate((slots, zeros)), np.concatenate((n_query, padding)), np.concatenate((start, 1 - padding))
+
+
+def _layout(mappings: Sequence[str], rows: int, tokens: int) -> dict[str, slice]:
+    """Where each column of such a step stands in the block, and its "end"."""
+    sizes = {"cu_q": rows + 1, "context": rows, "slots": rows, "logit_rows": rows, "sample_slots": 2 * rows}
+    sizes |= {"sample_positions": rows, "state_slots": rows}
+    sizes |= dict.fromkeys(("positions", "given", "source", *mappings), tokens) | {"end": 0}
+    starts = accumulate((-(-size // LINE) * LINE for size in sizes.values()), initial=0)
+    return {name: slice(start, start + size) for start, (name, size) in zip(starts, sizes.items(), strict=False)}
+
+
+def _columns(
+    mappings: Sequence[str], device: Tensor, ring: Sequence[Tensor], rows: int, tokens: int, turn: int
+) -> _Columns:
+    """The columns of such a step. Touches one buffer of the ring only: the device may still read the others."""
+    at, words = _layout(mappings, rows, tokens), ring[turn].numpy()
+    end = at.pop("end").start
+    return _Columns(
+        {name: device[one] for name, one in at.items()},
+        {name: words[one] for name, one in at.items()},
+        device[:end],
+        ring[turn][:end],
+        at["given"].start,
+    )
 
 
 def _snapshots(plan: StepPlan) -> Snapshots | None:

@@ -25,7 +25,7 @@ _MIX_2 = 0x94D049BB133111EB - 2**64
 class Sampling:
     """The rows that sample: slots and the positions of their new tokens.
 
-    On the device int64 and int32, as many as the step has rows: after these, slot 0. On the host int32 [N].
+    On the device int64 and int32 of the key's rows, slots being 0 behind the N that sample. On the host int32 [N].
     """
 
     slots: Tensor

@@ -110,7 +110,7 @@ class PageBook:
         if state and snapshot:
             state.settle_snapshot(slot, snapshot, sequence.lease.length >= upto and not mine[state.name])
         if state and not state.awaits_snapshot(slot):
-            state.want_snapshots(slot, sequence.lease.snapshot_at)
+            state.want_snapshots(slot, () if sequence.lease is lease else sequence.lease.snapshot_at)
 
     def let_go(self, slots: Ints) -> None:
         """Free the pages of running slots that are before every later token's window."""
@@ -152,13 +152,11 @@ class PageBook:
         return columns
 
     def _snapshots(self, state: StateComponent, slots: Ints, start: Ints, n_query: Ints) -> Ints:
-        """State slots for the snapshots that these rows come by: (row, offset, slot); put off where none can be had."""
-        at, end = self.columns.snapshot_at[slots], start + n_query
+        """State slots for the snapshots that these rows come by: (row, offset, slot); none where none can be had."""
+        at, begin = self.columns.snapshot_at[slots], start[:, None]
         found = []
-        for row, i in zip(*np.nonzero((start[:, None] < at) & (at <= end[:, None])), strict=True):
+        for row, i in zip(*np.nonzero((begin < at) & (at <= begin + n_query[:, None])), strict=True):
             slot = int(slots[row])
             if not state.holds_most(slot) and self.room.make(state, 1):
                 found.append((row, at[row, i] - start[row], state.hold_snapshot(slot)))
-            else:
-                state.put_off(slot, at[row, i], int(end[row]))
         return np.array(found, np.int32).ravel()

@@ -142,21 +142,19 @@ class StateComponent(PagedComponent):
         self.want_snapshots(slot, lease.snapshot_at)
 
     def want_snapshots(self, slot: int, lengths: tuple[int, ...]) -> None:
-        """Note where the cache wants the slot's state; where that is planned already, a later one does instead."""
+        """Note where the cache wants the slot's state; if that is planned already, where the next chunk may end."""
         planned = int(self._columns.planned[slot])
-        at = sorted({length if length > planned else self._later(slot, planned) for length in lengths})[:MAX_SNAPSHOTS]
+        chunk = min(self._chunk, int(self._columns.prompt_len[slot]) - planned)
+        later = (planned // self._whole + max(1, chunk // self._whole)) * self._whole
+        at = sorted({length if length > planned else later for length in lengths})[:MAX_SNAPSHOTS]
         self._columns.snapshot_at[slot] = 0
         self._columns.snapshot_at[slot, : len(at)] = at
 
-    def put_off(self, slot: int, length: int, planned: int) -> None:
-        """No snapshot can be made at that length; one beyond what is `planned` will do, unless it is wanted anyway."""
-        wanted, later = self._columns.snapshot_at[slot], self._later(slot, planned)
-        wanted[wanted == length] = 0 if later in wanted else later
-
-    def _later(self, slot: int, planned: int) -> int:
-        """Whole pages, beyond what is planned, where a chunk may well end."""
-        chunk = min(self._chunk, int(self._columns.prompt_len[slot]) - planned)
-        return (planned // self._whole + max(1, chunk // self._whole)) * self._whole
+    def missed_snapshots(self, slots: Ints) -> npt.NDArray[np.bool_]:
+        """Which of these slots have come beyond all that was wanted of them, and no snapshot is on its way."""
+        last, computed = self._columns.snapshot_at[slots].max(axis=1), self._columns.computed[slots]
+        missed: npt.NDArray[np.bool_] = (last > 0) & (last <= computed) & ~self.table[slots, 1:].any(axis=1)
+        return missed
 
     def awaits_snapshot(self, slot: int) -> bool:
         """Whether one is on its way to the cache, or to be made at a length that is known."""

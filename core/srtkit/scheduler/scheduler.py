@@ -261,7 +261,10 @@ class Scheduler:
             if live[row]:
                 upto = int(plan.column(Column.ROW_START)[row]) + offset
                 self.book.keep(self.running[int(slots[row])], upto, target)
-        for slot in alive[flags[live] & RowFlag.PROMPT != 0].tolist():
+        offered = flags[live] & RowFlag.PROMPT != 0
+        if self.book.state:  # the cache says where it wants the next one
+            offered |= self.book.state.missed_snapshots(alive)
+        for slot in alive[offered].tolist():
             self.book.keep(self.running[slot], int(columns.computed[slot]))
         self.book.let_go(alive)
         stopped = (ids[:, None] == columns.stop_ids[rows]).any(axis=1)

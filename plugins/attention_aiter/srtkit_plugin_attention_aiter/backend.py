@@ -1,4 +1,4 @@
-"""What both kinds of layers have in common as backends: steps are taken, divided into calls, and laid out anew."""
+"""What all kinds of layers have in common as backends: steps are taken, divided into calls, and laid out anew."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What both kinds of layers share: a plan with its buffers, the calls that a step consists of, views of planes.
+"""What all kinds of layers share: a plan with its buffers, the calls that a step consists of, views of planes.
 
-Leading rows are one call and the rest another. Calls no kernel of aiter's.
+Leading rows are one call and the rest another. Of aiter's kernels only the extend kernel is called here, for two kinds.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def slots_of(layer: LayerHandle, name: str) -> Tensor:
 def extend(
     library: Library, call: Call, planes: tuple[Tensor, Tensor], q: Tensor, out: Tensor, **scores: float
 ) -> None:
-    """Attend by `extend_attention_fwd`, causally or by the call's tree mask.
+    """Attend by `extend_attention_fwd`, causally or by the call's tree mask, which is read when the step runs.
 
     `planes` [slots, KV heads, size] of keys and values, q and out the call's tokens. `scores`: sm_scale, logit_cap.
     """

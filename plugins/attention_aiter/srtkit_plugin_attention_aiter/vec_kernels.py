@@ -28,9 +28,9 @@ def copy_kernel(
     i = tl.arange(0, PAD)
     there = i < HEADS * SIZE
     key, value = _places(target, token, i, HEADS, SIZE, PAGE, X)
+    old_key = token * HEADS * SIZE + i
+    old_value = old_key
     if MOVE:
         old_key, old_value = _places(source, token, i, HEADS, SIZE, PAGE, X)
-    else:
-        old_key = old_value = token * HEADS * SIZE + i
     tl.store(k_plane + key, tl.load(k + old_key, mask=there), mask=there)
     tl.store(v_plane + value, tl.load(v + old_value, mask=there), mask=there)

@@ -60,10 +60,7 @@ class VecAttention(AiterAttention):
     def store(self, plan: AttentionPlan, layer: LayerHandle, k: Tensor, v: Tensor) -> None:
         """Copy k and v to the step's slots, in one launch."""
         assert isinstance(plan, AiterPlan)
-        k, v = k.contiguous(), v.contiguous()
-        copy_kernel[(len(k),)](
-            k, v, k, plan.step[1].slot_mapping, layer.planes["k"], layer.planes["v"], MOVE=False, **_sizes(layer)
-        )
+        store(layer, plan.step[1].slot_mapping, k.contiguous(), v.contiguous())
 
     def run(self, plan: AiterPlan, call: Call, layer: LayerHandle, q: Tensor, out: Tensor) -> None:
         """Raises `Unsupported` for layers of more pages than the kernels find their way in."""
@@ -102,6 +99,11 @@ class VecAttention(AiterAttention):
             causal=True,
             out=out,
         )
+
+
+def store(layer: LayerHandle, slots: Tensor, k: Tensor, v: Tensor) -> None:
+    """Write k and v [T, KV heads, size], dense, at int32 `slots` [T]."""
+    copy_kernel[(len(k),)](k, v, k, slots, layer.planes["k"], layer.planes["v"], MOVE=False, **_sizes(layer))
 
 
 class VecMover(SlotMover):

@@ -132,7 +132,7 @@ class Double:
         q, k, v, out = given["q"], given["k"], given["v"], given["out"]
         need(q.dtype in HALVES and q.dtype == k.dtype == v.dtype == out.dtype, "dtypes must be one of 16 bits")
         need(q.shape[2] <= 128, "has tiles for heads up to 128")
-        page, keys, values = _from_vectors(k, v, q)
+        page, keys, values = from_vectors(k, v, q)
         need(k.nbytes <= 1 << 31, "offsets in a plane of more than 2 GiB wrap")
         need(q.stride(-1) == out.stride(-1) == 1 and q.stride(0) % 8 == 0, "q or out is not aligned")
         cu_q = _offsets(given["cu_seqlens_q"], "cu_seqlens_q", len(q))
@@ -156,7 +156,7 @@ class Double:
     def _asm(self, given: Given) -> Tensor:
         q, k, v, out = given["Q"], given["K"], given["V"], given["out_"]
         need(q.dtype in HALVES and q.dtype == k.dtype == v.dtype == out.dtype, "dtypes must be one of 16 bits")
-        page, keys, values = _from_vectors(k, v, q)
+        page, keys, values = from_vectors(k, v, q)
         need((q.shape[2], page) == (128, 16), f"has no kernel for heads of {q.shape[2]} in pages of {page}")
         need(_heads(q, keys) <= 16, "has no kernel for more than 16 query heads on a KV head")
         need(q.stride()[1:] == (128, 1) and out.is_contiguous(), "heads of a query must be dense, and all of out")
@@ -394,7 +394,7 @@ class Double:
         return None, None
 
 
-def _from_vectors(k: Tensor, v: Tensor, q: Tensor) -> tuple[int, Tensor, Tensor]:
+def from_vectors(k: Tensor, v: Tensor, q: Tensor) -> tuple[int, Tensor, Tensor]:
     """Page size, and keys and values [pages, page, heads, size] of planes in vectors of 16 bytes."""
     x = 16 // k.itemsize
     pages, heads, vectors, page, last = k.shape

@@ -138,10 +138,10 @@ MUTANTS = {
     "a window of one less": Mutant(("mha.MhaAttention._unified",), lambda f: _wider(f, -1), MIXED | {"window": 24}),
     "freed pages in the table": Mutant(("mha.tabulate",), given(window=0), MIXED | {"window": 24, "page": 16}),
     "windows go to the decode kernel": Mutant(
-        ("backend.routes",), lambda routes: lambda spec: _routes(one="decode"), DECODE | {"window": 24}
+        ("mha.routes",), lambda routes: lambda spec: _routes(one="decode"), DECODE | {"window": 24}
     ),
     "fp8 prompts go to the prefill kernel": Mutant(
-        ("backend.routes",), lambda routes: lambda spec: _routes(rest="prefill"), MIXED | {"kv_dtype": "fp8"}
+        ("mha.routes",), lambda routes: lambda spec: _routes(rest="prefill"), MIXED | {"kv_dtype": "fp8"}
     ),
     "int32 lengths": Mutant(("mha.tabulate",), _with_int32, MIXED | {"sinks": True}),
     "blocks of 64": Mutant(("mha.DECODE_UNIT",), lambda unit: 64, DECODE | {"page": 64}),
@@ -163,7 +163,7 @@ MUTANTS = {
     "all drafts see the first four": Mutant(("step.draft_masks",), _seen_by_all, TREE),
     "all drafts see the first four, as rows": Mutant(("mha.tabulate_drafts",), _seen_by_all, TREE | {"sinks": True}),
     "windows of drafts by place": Mutant(("mha.tabulate_drafts",), given(window=0), TREE | {"window": 6, "page": 1}),
-    "drafts are a chain": Mutant(("backend.routes",), lambda routes: lambda spec: _routes(tree="unified"), TREE),
+    "drafts are a chain": Mutant(("mha.routes",), lambda routes: lambda spec: _routes(tree="unified"), TREE),
     "32-bit slots for the extend kernel": Mutant(
         ("step.torch.empty",), lambda f: lambda *a, **k: f(*a, **k | {"dtype": _narrow(k)}), TREE
     ),

@@ -47,6 +47,9 @@ class Options(BaseModel):
     schedule: bool = Field(
         True, description="let the operator plan its work once a step; false: once a layer, in a launch of its own"
     )
+    shared_prefixes: bool = Field(
+        False, description="decode rows that share pages attend to those together, in a call more for every layer"
+    )
 
 
 def capabilities(facts: DeviceFacts) -> AttentionCapabilities:
@@ -73,7 +76,7 @@ def declared(dtypes: frozenset[str]) -> AttentionCapabilities:
         dense=No("attends over stored keys and this step's own only"),
         advance=YES,
         move_slots=YES,
-        prefix_groups=No("reads a shared prefix once for each row"),
+        prefix_groups=No("finds rows that share pages by itself, where shared_prefixes is set"),
         batch_invariant=No("the operator chooses by the batch into how many parts a row's keys are cut"),
     )
 

@@ -31,6 +31,7 @@ from srtkit.spec.layers import DTYPES as TORCH_DTYPES
 from srtkit_plugin_attention_fa3 import DTYPES, INSTEAD, MAX_Q_LEN, PART, Options, declared, no_kernel
 from srtkit_plugin_attention_fa3.kernels import visible_kernel
 from srtkit_plugin_attention_fa3.library import Operator
+from srtkit_plugin_attention_fa3.shared import FEWEST_ROWS, SharedPrefixes
 from srtkit_plugin_attention_fa3.trees import Drafts, join
 from srtkit_plugin_attention_triton.refusals import why_not
 from srtkit_plugin_attention_triton.slots import PlaneMover, planes_of, store
@@ -49,7 +50,8 @@ class _Rows:
 
     `cu_q` counts from `begin`. `table` is no wider than the rows may need: by its width alone the operator judges how
     long they are. `mask` are the operator's arguments for what is seen. `fresh`: these rows have nothing stored before
-    this step. Of `drafts` the operator reads what was stored before them, of which `context` is the length.
+    this step. Of `drafts` the operator reads what was stored before them, of which `context` is the length. `prefixes`
+    are what rows of this call share, as a call of its own whose rows are groups; this one is then of what is behind.
     """
 
     begin: int
@@ -64,6 +66,7 @@ class _Rows:
     schedule: Tensor | None = None
     fresh: bool = False
     drafts: Drafts | None = None
+    prefixes: _Rows | None = None
 
     @property
     def max_k(self) -> int:
@@ -78,7 +81,15 @@ class Fa3Plan(AttentionPlan):
     schedules.
     """
 
-    def __init__(self, table: Tensor | None, cu_rest: Tensor, stored: Tensor, rooms: Tensor) -> None:
+    def __init__(
+        self,
+        table: Tensor | None,
+        cu_rest: Tensor,
+        stored: Tensor,
+        rooms: Tensor,
+        shared: SharedPrefixes | None,
+    ) -> None:
+        self.shared = shared
         self.table = table
         self.cu_rest = cu_rest
         self.stored = stored
@@ -103,7 +114,7 @@ class Fa3Plan(AttentionPlan):
 
     def close(self) -> None:
         """Free the buffers."""
-        self.table = None
+        self.table = self.shared = None
         self.cu_rest = self.stored = self.rooms = torch.empty(0)
         self.batch = self.view = self.leading = self.rest = None
 
@@ -124,6 +135,8 @@ class Fa3Attention(AttentionBackend):
             "window_size_right": 0 if spec.window else -1,
             "num_splits": options.num_splits,
         }
+        # A window sees too little of a shared prefix.
+        self._shares = options.shared_prefixes and spec.causal and not spec.window
         self._all = self._mask | {"is_causal": False, "window_size_left": -1, "window_size_right": -1}
         self._parts = AttentionParts(advance=Fa3Advance(self), mover=PlaneMover())
 
@@ -133,7 +146,9 @@ class Fa3Attention(AttentionBackend):
         table = allocate("workspace", (rows, limits.max_pages), torch.int32) if self._spec.window else None
         cu_rest = allocate("workspace", (rows + 1,), torch.int32)
         stored = allocate("workspace", (rows,), torch.int32)
-        return Fa3Plan(table, cu_rest, stored, allocate("workspace", (2, SCHEDULE_ROOM * (rows + 4)), torch.int32))
+        rooms = allocate("workspace", (2, SCHEDULE_ROOM * (rows + 4)), torch.int32)
+        shared = SharedPrefixes(self._platform, limits) if self._shares and rows >= FEWEST_ROWS else None
+        return Fa3Plan(table, cu_rest, stored, rooms, shared)
 
     def fill(self, plan: AttentionPlan, batch: Batch, view: GroupView) -> None:
         """Lay out the step's calls. Raises `Unsupported` for features but a tree mask, and for longer leading rows."""
@@ -144,6 +159,8 @@ class Fa3Attention(AttentionBackend):
         if batch.leading and batch.q_len > MAX_Q_LEN:
             raise Unsupported(PART, f"has at most {MAX_Q_LEN} queries in a leading row, not {batch.q_len}")
         plan.batch, plan.view = batch, view
+        if plan.shared is not None and batch.leading and batch.q_len == 1:
+            plan.shared.look(view, batch.leading)
         longest = int(batch.host_context[batch.leading :].max(initial=1))
         self.lay_out(plan, -(-longest // view.page_tokens), fresh=batch.exact)
 
@@ -160,6 +177,8 @@ class Fa3Attention(AttentionBackend):
         plan.rest = _rest(plan, batch, table[:, :width], view.page_tokens, self._mask)
         if plan.leading is not None and batch.tree is not None and batch.q_len > 1:
             self._take_drafts(plan, plan.leading, batch.tree)
+        elif plan.leading is not None and plan.shared is not None and batch.q_len == 1:
+            self._take_prefixes(plan.leading, plan.shared, view)
         if plan.rest is not None and self._spec.mla is None:
             plan.rest.fresh = fresh and bool((batch.host_q == batch.host_context)[batch.leading :].all())
         for call in plan.calls(Rows.ALL):
@@ -189,10 +208,7 @@ class Fa3Attention(AttentionBackend):
             q = q.contiguous()
         for call in plan.calls(rows):
             part = slice(call.begin, call.end)
-            sums = self._attend(call, layer, q[part], out[part], fresh) if self._operated(call) else None
-            if call.drafts is not None:
-                sums = join(self._spec, call.drafts, layer, q[part], out[part], sums)
-            assert sums is not None
+            sums = self._attend(plan, call, layer, q[part], out[part], fresh)
             into = None if lse is None else lse[part]
             if self._spec.sinks:
                 assert layer.sinks is not None, "the layer came without its sinks"
@@ -218,7 +234,36 @@ class Fa3Attention(AttentionBackend):
         call.context = torch.sub(call.context, batch.q_len, out=plan.stored[: len(call.context)])
         call.mask = self._all
 
+    def _take_prefixes(self, call: _Rows, shared: SharedPrefixes, view: GroupView) -> None:
+        """Leave what rows share to a call of its own, of groups, without a mask."""
+        n = len(call.context)
+        shared.lay_out(view, call.context)
+        call.context, call.table = shared.own_length[:n], shared.own_table[:n, : view.page_table.shape[1]]
+        table = shared.table[:, : view.page_table.shape[1]]
+        call.prefixes = _Rows(0, n, shared.cu_q, shared.length, table, call.page_tokens, n, call.room, self._all)
+
     def _attend(
+        self,
+        plan: Fa3Plan,
+        call: _Rows,
+        layer: LayerHandle,
+        q: Tensor,
+        out: Tensor,
+        fresh: tuple[Tensor, Tensor] | None,
+    ) -> Tensor:
+        """All parts of a call: q, out of its tokens → the log-sums [tokens, heads], without sinks."""
+        sums = self._operate(call, layer, q, out, fresh) if self._operated(call) else None
+        if call.prefixes is not None and plan.shared is not None and sums is not None:
+            other = out.new_empty(out.shape)
+            plan.shared.join(
+                out, sums, other, self._operate(call.prefixes, layer, plan.shared.gathered(q), other, None)
+            )
+        if call.drafts is not None:
+            sums = join(self._spec, call.drafts, layer, q, out, sums)
+        assert sums is not None
+        return sums
+
+    def _operate(
         self, call: _Rows, layer: LayerHandle, q: Tensor, out: Tensor, fresh: tuple[Tensor, Tensor] | None
     ) -> Tensor:
         """Call the operator: q, out of the call's tokens → the log-sums [tokens, heads]."""

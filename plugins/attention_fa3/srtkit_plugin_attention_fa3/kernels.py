@@ -1,4 +1,4 @@
-"""Small Triton kernels around the operator: tables that hide freed pages, and drafts of trees. They know no steps."""
+"""Small Triton kernels around the operator: page tables of its calls, drafts of trees, shared prefixes. No steps."""
 
 # ruff: noqa: N803 - constants of a kernel are in capitals, as everywhere in Triton
 # mypy: ignore-errors
@@ -110,3 +110,72 @@ def tree_kernel(
         result = sums / total[:, None]
     tl.store(out_at, result.to(out.dtype.element_ty), mask=there)
     tl.store(lse + token * HEADS + head, whole, mask=here)
+
+
+@triton.jit(do_not_specialize=["table_row", "out_row"])
+def shared_kernel(
+    header, blocks, skip, table, context_of, cu_q, length, shared_table, own_length, own_table, table_row, out_row,
+    GROUPS: tl.constexpr, WORDS: tl.constexpr, PAGE: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Grid (GROUPS + rows, blocks of columns): lengths and pages of what each group shares, and of each row's own.
+
+    The table of a group is that of its first row; that of a row's own begins behind the pages that it shares. `cu_q`
+    [GROUPS + 1] are a group's places among all members. Groups that there are none of have no queries and no keys.
+    """
+    number = tl.program_id(0)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    if number < GROUPS:
+        there = number < tl.load(header)
+        block = blocks + number * WORDS
+        place, n = tl.load(block, mask=there, other=0), tl.load(block + 1, mask=there, other=0)
+        tokens, row = tl.load(block + 2, mask=there, other=0), tl.load(block + 3, mask=there, other=0)
+        end = tl.where(there, place + n, tl.load(header + 2))
+        if tl.program_id(1) == 0:
+            tl.store(length + number, tokens)
+            tl.store(cu_q + number + 1, end)
+            if number == 0:
+                tl.store(cu_q, 0)
+        seen = (column < tokens // PAGE) & (column < WIDTH)
+        page = tl.load(table + row.to(tl.int64) * table_row + column, mask=seen, other=0)
+        tl.store(shared_table + number.to(tl.int64) * out_row + column, page, mask=column < WIDTH)
+    else:
+        row = number - GROUPS
+        tokens = tl.load(skip + row)
+        first = tokens // PAGE
+        if tl.program_id(1) == 0:
+            tl.store(own_length + row, tl.load(context_of + row) - tokens)
+        page = tl.load(table + row.to(tl.int64) * table_row + first + column, mask=first + column < WIDTH, other=0)
+        tl.store(own_table + row.to(tl.int64) * out_row + column, page, mask=column < WIDTH)
+
+
+@triton.jit(do_not_specialize=["q_token", "q_head"])
+def gather_kernel(
+    q, header, order, out, q_token, q_head, HEADS: tl.constexpr, SIZE: tl.constexpr, PAD: tl.constexpr
+):  # fmt: skip
+    """Grid (rows, heads): the queries of groups' members, one group after the other."""
+    member, head, i = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.arange(0, PAD)
+    if member < tl.load(header + 2):
+        row = tl.load(order + member).to(tl.int64)
+        query = tl.load(q + row * q_token + head * q_head + i, mask=i < SIZE)
+        tl.store(out + (member * HEADS + head) * SIZE + i, query, mask=i < SIZE)
+
+
+@triton.jit(do_not_specialize=["out_token", "out_head", "lse_token", "lse_head", "other_token", "other_head"])
+def join_kernel(
+    out, lse, other, other_lse, header, order, out_token, out_head, lse_token, lse_head, other_token, other_head,
+    HEADS: tl.constexpr, SIZE: tl.constexpr, PAD: tl.constexpr,
+):  # fmt: skip
+    """Grid (rows, heads): what members have of their group, in `other` and `other_lse`, joins what they have alone."""
+    member, head, i = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.arange(0, PAD)
+    if member < tl.load(header + 2):
+        row = tl.load(order + member).to(tl.int64)
+        lse_at = lse + row * lse_token + head * lse_head
+        mine, theirs = tl.load(lse_at), tl.load(other_lse + member * other_token + head * other_head)
+        both = tl.maximum(mine, theirs)
+        both += tl.log(tl.exp(mine - both) + tl.exp(theirs - both))
+        at = out + row * out_token + head * out_head + i
+        own = tl.load(at, mask=i < SIZE).to(tl.float32)
+        shared = tl.load(other + (member * HEADS + head) * SIZE + i, mask=i < SIZE).to(tl.float32)
+        result = own * tl.exp(mine - both) + shared * tl.exp(theirs - both)
+        tl.store(at, result.to(out.dtype.element_ty), mask=i < SIZE)
+        tl.store(lse_at, both)

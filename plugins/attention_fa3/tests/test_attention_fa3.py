@@ -75,10 +75,10 @@ def test_it_keeps_the_contract_at_level_2(target: Target) -> None:
 @VLLM_ONLY
 @pytest.mark.full
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("options", [{"schedule": False}, {"num_splits": 1}], ids=str)
+@pytest.mark.parametrize("options", [{"schedule": False}, {"num_splits": 1}, {"shared_prefixes": True}], ids=str)
 def test_so_it_does_with_other_options(target: Target, options: dict[str, Any]) -> None:
     target = dataclasses.replace(target, options=plugin.Options(**options))
-    assert wrong(target, checks_of("attention", [1], ("capture", "parts"))) == []
+    assert wrong(target, checks_of("attention", [1], ("capture", "parts", "steps"))) == []
 
 
 def test_on_this_gpu_it_keeps_the_contract() -> None:
@@ -206,6 +206,25 @@ def test_latents_are_keys_and_values(harness: Harness, calls: Calls) -> None:
         for call in run(step, calls, fresh=True):
             assert [call[name].shape[-1] for name in ("q", "k", "q_v", "v")] == [64, 64, 256, 256]
             assert call["q"].untyped_storage().data_ptr() == call["q_v"].untyped_storage().data_ptr(), "not copied"
+
+
+@VLLM_ONLY
+def test_rows_that_share_pages_attend_to_them_together(target: Target, calls: Calls) -> None:
+    """Two groups and a row without one, then rows that share nothing, in the plan and call of before."""
+    harness = Harness(dataclasses.replace(target, options=plugin.Options(shared_prefixes=True)))
+    n, shape = 1024 // 64, {"page": 64, "kv_heads": 1, "head_dim": 16, "leading": 5}
+    groups = [(1100, 1), (1090, 1, 0, n), (40, 1), (1030, 1), (1024, 1, 3, n)]
+    cases = [harness.case(rows_of(*rows), **shape) for rows in (groups, [(1100, 1), (3, 1), (9, 1), (70, 1), (0, 1)])]
+    rig = harness.rig(*cases)
+    steps = [Step(rig, case) for case in cases]
+    seen = []
+    for step in (*steps, steps[0]):
+        step.plan = steps[0].plan
+        own, shared = run(step, calls)
+        seen.append((shared["seqused_k"].tolist()[:3], shared["cu_seqlens_q"].tolist()[:4], own["seqused_k"].tolist()))
+    assert seen[0] == ([1024, 1024, 0], [0, 2, 4, 4], [77, 67, 41, 7, 1])
+    assert seen[1] == ([0, 0, 0], [0, 0, 0, 0], [1101, 4, 10, 71, 1])
+    assert seen[2] == seen[0]
 
 
 # --- what it declares and refuses

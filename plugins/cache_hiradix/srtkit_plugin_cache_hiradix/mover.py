@@ -64,6 +64,7 @@ class Mover(TierMover):
             name: ComponentMemory(build.platform, handles, host_pages, options.piece_kib * 1024)
             for name, handles in build.layers.items()
         }
+        self._layers = sorted(layer.index for layer in chain.from_iterable(build.layers.values()))
         # The fake device judges order by whole tensors: a copy of one page and a step on another exclude each other.
         beside = build.platform.device(0).type not in ("cpu", "fakedev")
         self._overlap = beside if options.overlap == "auto" else options.overlap == "on"
@@ -129,9 +130,8 @@ class Mover(TierMover):
             _log.exception("copies between device and host failed")
             ok = False
         events = [self._marked(stream) for stream in lane.streams]
-        if self._overlap and direction == "in" and not ok:
-            blocks = chain.from_iterable(memory.blocks for memory in self._memory.values())
-            self._gates = {layer: events for block in blocks for layer in block.layers}
+        if self._overlap and direction == "in":  # a step that has passed its last layer has waited for all of it
+            self._gates |= dict.fromkeys(self._layers[-1:] if ok else self._layers, events)
         lane.under_way.append(([one.id for one in copies], events, ok))
 
     def _launch(self, direction: Direction, copies: Sequence[Transfer]) -> None:

@@ -112,6 +112,8 @@ def test_pages_come_back_wherever_they_lay(
     )
     for layer in range(LAYERS):
         mover.gate(layer)
+    platform.current_stream().synchronize()
+    assert mover.finished() == ([2, 3], []), "a step has ended, and its loads are not told"
     assert content(layers, back.tolist()) == expected
     assert len({tuple(one) for one in expected}) == 4
     mover.close()

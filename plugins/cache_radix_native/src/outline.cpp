@@ -18,9 +18,9 @@ Leases leases(const Tree& tree) {
         if (root->holds > 0) held.push_back(root.get());
     }
     for (size_t at = 0; at < held.size(); ++at) {  // which grows
-        for (const auto& [key, child] : held[at]->children) {
-            if (child->holds > 0) held.push_back(child.get());
-        }
+        held[at]->children.each([&](const Node& child) {
+            if (child.holds > 0) held.push_back(&child);
+        });
     }
     Leases found;
     for (auto node = held.rbegin(); node != held.rend(); ++node) {
@@ -39,9 +39,9 @@ std::vector<Shown> outline(const Tree& tree, int64_t limit) {
     };
     std::priority_queue<Waiting, std::vector<Waiting>, decltype(less_used)> waiting(less_used);
     const auto offer = [&](const Node& parent, int64_t place, int64_t length) {
-        for (const auto& [key, child] : parent.children) {
-            waiting.push({child->hits, child->used, {child.get(), place, length + child->run.length(), 0}});
-        }
+        parent.children.each([&](const Node& child) {
+            waiting.push({child.hits, child.used, {&child, place, length + child.run.length(), 0}});
+        });
     };
     Leases pins = leases(tree);
     for (const auto& [name, root] : tree.roots()) offer(*root, -1, 0);

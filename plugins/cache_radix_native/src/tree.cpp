@@ -13,6 +13,66 @@ Node::Node(Run run, std::vector<int32_t> pages, uint64_t key, Node* parent)
 
 Node::~Node() { --alive; }
 
+// --- children ---
+
+Children::~Children() = default;
+
+void Children::add(uint64_t key, std::unique_ptr<Node> child) {
+    if (only_ == nullptr && many_ == nullptr) {
+        key_ = key;
+        only_ = std::move(child);
+        return;
+    }
+    if (many_ == nullptr) many_ = std::make_unique<std::unordered_multimap<uint64_t, std::unique_ptr<Node>>>();
+    if (only_ != nullptr) many_->emplace(key_, std::move(only_));
+    many_->emplace(key, std::move(child));
+}
+
+std::unique_ptr<Node> Children::take(uint64_t key, const Node& child) {
+    if (only_.get() == &child) return std::move(only_);
+    const auto is_it = [&](const auto& entry) { return entry.second.get() == &child; };
+    const auto place = std::find_if(many_->find(key), many_->end(), is_it);
+    assert(place != many_->end());
+    std::unique_ptr<Node> taken = std::move(place->second);
+    many_->erase(place);
+    return taken;
+}
+
+Node* Children::any() const {
+    if (only_ != nullptr || many_ == nullptr || many_->empty()) return only_.get();
+    return many_->begin()->second.get();
+}
+
+// --- queue ---
+
+void Queue::push(const Rank& rank, Node& node) {
+    auto ticket = std::make_unique<Ticket>(Ticket{&node});
+    node.ticket = ticket.get();
+    heap_.push_back({rank, std::move(ticket)});
+    std::push_heap(heap_.begin(), heap_.end());
+    ++live_;
+}
+
+void Queue::discard(Node& node) {
+    node.ticket->node = nullptr;
+    node.ticket = nullptr;
+    --live_;
+    if (heap_.size() <= 2 * live_ + 64) return;
+    const auto is_out = [](const Entry& entry) { return entry.ticket->node == nullptr; };
+    heap_.erase(std::remove_if(heap_.begin(), heap_.end(), is_out), heap_.end());
+    std::make_heap(heap_.begin(), heap_.end());
+}
+
+Node* Queue::first() {
+    while (!heap_.empty() && heap_.front().ticket->node == nullptr) {
+        std::pop_heap(heap_.begin(), heap_.end());
+        heap_.pop_back();
+    }
+    return heap_.empty() ? nullptr : heap_.front().ticket->node;
+}
+
+// --- tree ---
+
 Tree::Tree(int64_t page_size, int64_t components, Policy policy, uint64_t hash_mask)
     : page_size(page_size), components(components), policy_(policy), hash_mask_(hash_mask) {}
 
@@ -20,12 +80,12 @@ Tree::Tree(int64_t page_size, int64_t components, Policy policy, uint64_t hash_m
 Tree::~Tree() {
     for (auto& [name, root] : roots_) {
         for (Node* node = root.get(); node != nullptr;) {
-            if (!node->children.empty()) {
-                node = node->children.begin()->second.get();
+            if (Node* child = node->children.any()) {
+                node = child;
                 continue;
             }
             Node* parent = node->parent;
-            if (parent != nullptr) parent->children.erase(parent->children.begin());
+            if (parent != nullptr) parent->children.take(node->key, *node);
             node = parent;
         }
     }
@@ -49,25 +109,12 @@ Node& Tree::root(const std::string& name) {
 
 // The child whose first page `rest` has, and how many of its tokens agree, in whole pages; null without one.
 std::pair<Node*, int64_t> Tree::find_child(Node& node, const View& rest) const {
-    const uint64_t key = key_of(rest);
-    // Not equal_range, which also reads the entry behind: memory that is in no processor cache.
-    for (auto entry = node.children.find(key); entry != node.children.end() && entry->first == key; ++entry) {
-        Node* child = entry->second.get();
-        const int64_t common = child->run.view().common(rest);
-        if (common >= page_size) return {child, common - common % page_size};
-    }
-    return {nullptr, 0};
-}
-
-// Out of its parent's children.
-std::unique_ptr<Node> Tree::take_child(Node& node) {
-    Children& siblings = node.parent->children;
-    const auto is_node = [&](const auto& entry) { return entry.second.get() == &node; };
-    const auto place = std::find_if(siblings.find(node.key), siblings.end(), is_node);
-    assert(place != siblings.end());
-    std::unique_ptr<Node> taken = std::move(place->second);
-    siblings.erase(place);
-    return taken;
+    int64_t common = 0;
+    Node* child = node.children.find(key_of(rest), [&](const Node& one) {
+        common = one.run.view().common(rest);
+        return common >= page_size;
+    });
+    return {child, child == nullptr ? 0 : common - common % page_size};
 }
 
 // --- changing ---
@@ -86,13 +133,13 @@ Node& Tree::split(Node& node, int64_t at) {
         upper.hashes.assign(node.hashes.begin(), node.hashes.begin() + cut);
         node.hashes = std::vector<uint64_t>(node.hashes.begin() + cut, node.hashes.end());
     }
-    std::unique_ptr<Node> lower = take_child(node);
-    node.parent->children.emplace(upper.key, std::move(made));
+    std::unique_ptr<Node> lower = node.parent->children.take(node.key, node);
+    node.parent->children.add(upper.key, std::move(made));
     node.run = std::move(tail);
     node.pages = std::move(tail_pages);
     node.key = key_of(node.run.view());
     node.parent = &upper;
-    upper.children.emplace(node.key, std::move(lower));
+    upper.children.add(node.key, std::move(lower));
     ++nodes;
     return upper;
 }
@@ -103,7 +150,7 @@ Node& Tree::attach(Node& parent, Run run, std::vector<int32_t> pages, int64_t no
     Node& node = *made;
     node.created = node.used = now;
     node.priority = priority;
-    parent.children.emplace(key, std::move(made));
+    parent.children.add(key, std::move(made));
     evictable += n_pages(node);
     ++nodes;
     return node;
@@ -122,10 +169,7 @@ void Tree::pin(Node& end) {
     for (Node* node = &end; node != nullptr && ++node->holds == 1; node = node->parent) {
         evictable -= n_pages(*node);
         pinned += n_pages(*node);
-        if (node->ticket) {
-            queue_.erase(*node->ticket);
-            node->ticket.reset();
-        }
+        if (node->ticket != nullptr) queue_.discard(*node);
     }
 }
 
@@ -167,14 +211,14 @@ void Tree::settle(Node& node) {
     if (node.parent == nullptr) {
         roots_.erase(roots_.find(*node.name));  // by iterator: the name dies with the node
     } else {
-        node.ticket = queue_.emplace(rank_of(node), &node).first;
+        queue_.push(rank_of(node), node);
     }
 }
 
 // --- giving back ---
 
 void Tree::trim(Node& leaf, int64_t n, std::vector<int32_t>& pages) {
-    assert(leaf.ticket && leaf.children.empty());
+    assert(leaf.ticket != nullptr && leaf.children.empty());
     const int64_t keep = n_pages(leaf) - n;
     pages.insert(pages.end(), leaf.pages.begin() + keep * components, leaf.pages.end());
     evictable -= n;
@@ -185,9 +229,9 @@ void Tree::trim(Node& leaf, int64_t n, std::vector<int32_t>& pages) {
         if (!leaf.hashes.empty()) cut_vector(leaf.hashes, keep);
         return;
     }
-    queue_.erase(*leaf.ticket);
+    queue_.discard(leaf);
     Node& parent = *leaf.parent;
-    const auto taken = take_child(leaf);
+    const auto taken = parent.children.take(leaf.key, leaf);
     for (Node* part = &parent; part->run.shares_memory(taken->run); part = part->parent) part->run.fit();
     --nodes;
     settle(parent);
@@ -199,9 +243,8 @@ void Tree::clear(std::vector<int32_t>& pages) {
     while (!stack.empty()) {
         std::unique_ptr<Node> node = std::move(stack.back());
         stack.pop_back();
-        for (auto& [key, child] : node->children) stack.push_back(std::move(child));
-        node->children.clear();
-        node->ticket.reset();
+        while (Node* child = node->children.any()) stack.push_back(node->children.take(child->key, *child));
+        node->ticket = nullptr;
         if (node->holds > 0) {
             Node* held = node.get();
             forgotten_.emplace(held, std::move(node));

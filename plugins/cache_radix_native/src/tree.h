@@ -6,9 +6,7 @@
 
 #include <array>
 #include <atomic>
-#include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -22,11 +20,62 @@ enum class Policy : int32_t { LRU = 0, LFU = 1, FIFO = 2, SLRU = 3, PRIORITY = 4
 
 struct Node;
 
+using Roots = std::unordered_map<std::string, std::unique_ptr<Node>>;
+
+// A node's children by the hash of their first page. Most nodes have one at most, which needs no table.
+class Children {
+  public:
+    Children() = default;
+    ~Children();
+    Children(const Children&) = delete;
+    Children& operator=(const Children&) = delete;
+
+    bool empty() const { return any() == nullptr; }
+    // A child of that hash for which test(child) is true, or null.
+    template <class Test>
+    Node* find(uint64_t key, Test test) const;
+    // visit(child) for each.
+    template <class Visit>
+    void each(Visit visit) const;
+    void add(uint64_t key, std::unique_ptr<Node> child);
+    // Out of them.
+    std::unique_ptr<Node> take(uint64_t key, const Node& child);
+    // One of them, or null.
+    Node* any() const;
+
+  private:
+    uint64_t key_ = 0;
+    std::unique_ptr<Node> only_;
+    std::unique_ptr<std::unordered_multimap<uint64_t, std::unique_ptr<Node>>> many_;  // once there have been two
+};
+
 // The smallest rank goes first: two figures of the policy, then who was queued first.
 using Rank = std::array<int64_t, 3>;
-using Queue = std::map<Rank, Node*>;
-using Roots = std::unordered_map<std::string, std::unique_ptr<Node>>;
-using Children = std::unordered_multimap<uint64_t, std::unique_ptr<Node>>;  // by the hash of their first page
+
+// Leaves that may go. One that is taken out leaves its entry behind, which is passed over when it comes to the front,
+// or goes with all others of its kind once they are the most.
+class Queue {
+  public:
+    struct Ticket {
+        Node* node;  // null once it is out
+    };
+
+    void push(const Rank& rank, Node& node);
+    void discard(Node& node);
+    // The leaf that goes first, or null.
+    Node* first();
+    void clear() { heap_.clear(), live_ = 0; }
+
+  private:
+    struct Entry {
+        Rank rank;
+        std::unique_ptr<Ticket> ticket;
+        bool operator<(const Entry& other) const { return rank > other.rank; }  // the front of a heap is its largest
+    };
+
+    std::vector<Entry> heap_;
+    size_t live_ = 0;
+};
 
 // One run of pages with the same users. A root has no parent and no pages.
 struct Node {
@@ -44,7 +93,7 @@ struct Node {
     Node* parent;
     Children children;
     int64_t holds = 0;  // leases that end here and children that are held; pinned while it is above 0
-    std::optional<Queue::iterator> ticket;
+    Queue::Ticket* ticket = nullptr;  // while it is queued
     std::vector<uint64_t> hashes;                      // of its pages, if events are on
     int64_t created = 0, used = 0, hits = 0, priority = 0;  // times are ticks of the cache's own clock
     std::unique_ptr<const std::string> name;           // of a root: its namespace
@@ -92,7 +141,7 @@ class Tree {
     // --- giving back ---
 
     // The leaf that goes first, or null.
-    Node* next_leaf() const { return queue_.empty() ? nullptr : queue_.begin()->second; }
+    Node* next_leaf() { return queue_.first(); }
     // Take the last pages off the leaf that goes first, and the leaf away with its last page; appends the pages.
     void trim(Node& leaf, int64_t n_pages, std::vector<int32_t>& pages);
     // Forget all nodes: appends the unpinned pages; pinned nodes stay until their leases end.
@@ -107,7 +156,6 @@ class Tree {
 
   private:
     std::pair<Node*, int64_t> find_child(Node& node, const View& rest) const;
-    std::unique_ptr<Node> take_child(Node& node);
     uint64_t key_of(const View& run) const { return run.head(page_size).hash() & hash_mask_; }
     Rank rank_of(const Node& node);
     void settle(Node& node);
@@ -119,6 +167,24 @@ class Tree {
     Roots roots_;
     std::unordered_map<Node*, std::unique_ptr<Node>> forgotten_;  // by `clear`, and still held
 };
+
+template <class Test>
+Node* Children::find(uint64_t key, Test test) const {
+    if (only_ != nullptr && key_ == key && test(*only_)) return only_.get();
+    if (many_ == nullptr) return nullptr;
+    // Not equal_range, which also reads the entry behind: memory that is in no processor cache.
+    for (auto entry = many_->find(key); entry != many_->end() && entry->first == key; ++entry) {
+        if (test(*entry->second)) return entry->second.get();
+    }
+    return nullptr;
+}
+
+template <class Visit>
+void Children::each(Visit visit) const {
+    if (only_ != nullptr) visit(*only_);
+    if (many_ == nullptr) return;
+    for (const auto& [key, child] : *many_) visit(*child);
+}
 
 template <class Visit>
 void Tree::walk(Node& from, View rest, Visit visit) const {

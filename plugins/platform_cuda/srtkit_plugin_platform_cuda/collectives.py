@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from datetime import timedelta
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -84,7 +85,9 @@ class Group(Communicator):
 
     def barrier(self, timeout: float) -> None:
         """Ask until all are here: a wait of torch's has the group's time limit. `EngineError` after `timeout` s."""
-        work = dist.barrier(group=self._group, async_op=True)
+        # NCCL's is a collective on a device, and torch warns unless it is told which; gloo takes none.
+        devices = [torch.cuda.current_device()] if dist.get_backend(self._group) == "nccl" else None
+        work = dist.barrier(group=self._group, async_op=True, device_ids=devices)
         assert work is not None
         until = time.monotonic() + timeout
         while not work.is_completed():
@@ -112,11 +115,11 @@ class Collectives:
 
         Raises `Unsupported` for a group that is none of this run, `EngineError` when the ranks do not meet.
         """
-        if len(ranks) == 1:
-            return GroupOfOne(self._part)
         if rank not in ranks or list(ranks) != sorted(set(ranks) & set(range(self._world))):
             cause = f"rank {rank} in a group of {list(ranks)} is impossible in a run of {self._world}"
             raise Unsupported(self._part, cause, "name ranks of the run once each, ascending, this one among them")
+        if len(ranks) == 1:
+            return GroupOfOne(self._part)
         try:
             self._join(rank)
             return Group(self._part, dist.new_group(list(ranks), timeout=PATIENCE, use_local_synchronization=True))

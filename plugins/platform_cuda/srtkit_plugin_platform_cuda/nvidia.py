@@ -26,7 +26,8 @@ def refuse(here: Found, index: int) -> None:
     if here.problem:
         raise DeviceAbsent(PART, here.problem, "see whether nvidia-smi works; install or update the driver")
     if index >= len(here.gpus):
-        raise DeviceAbsent(PART, f"there is no device {index}: the driver shows {len(here.gpus)}")
+        cause = f"there is no device {index}: the driver shows {len(here.gpus)}"
+        raise DeviceAbsent(PART, cause, "CUDA_VISIBLE_DEVICES may hide some")
     if torch.version.cuda is None:
         raise DeviceAbsent(
             PART, f"this torch, {torch.__version__}, was built without CUDA", "install a CUDA build of torch"
