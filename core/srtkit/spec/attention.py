@@ -109,8 +109,8 @@ class AttentionCapabilities:
     advance: Answer = NOT_DECLARED
     move_slots: Answer = NOT_DECLARED
     prefix_groups: Answer = NOT_DECLARED
-    store_rotated: Answer = NOT_DECLARED
     batch_invariant: Answer = NOT_DECLARED
+    store_rotated: Answer = NOT_DECLARED
 
 
 @dataclass(frozen=True)
