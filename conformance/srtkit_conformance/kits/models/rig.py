@@ -178,7 +178,8 @@ def form(tensor: Tensor) -> str:
 def check_form(rig: Rig, output: ModelOutput, wanted: int, count: int) -> None:
     """Raise `Failed` unless the output has the contract's form for `wanted` rows of logits and `count` tokens."""
     plan, logits, hidden = rig.plan, output.logits, output.hidden
-    right = logits.shape == (wanted, plan.vocab_size) and logits.dtype == torch.float32
-    expect(right, "logits are not float32 [N, vocab]", observed=form(logits), limit=(wanted, plan.vocab_size))
+    right = logits.shape == (wanted, plan.vocab_size) and logits.dtype in (torch.float32, DTYPES[plan.dtype])
+    what = "logits are not [N, vocab] in float32 or the model's dtype"
+    expect(right, what, observed=form(logits), limit=(wanted, plan.vocab_size))
     right = hidden.shape == (count, plan.hidden_size) and hidden.dtype == DTYPES[plan.dtype]
     expect(right, "hidden is not [T, H] in the model's dtype", observed=form(hidden), limit=(count, plan.hidden_size))
