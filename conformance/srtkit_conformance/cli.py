@@ -63,6 +63,8 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         "--device", "--platform", metavar="PLATFORM[:INDEX]", help="default: cpu, or the platform that is checked"
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of every random choice (default: 0)")
+    help_ = "times the time limit of each check (default: 1): for a library that compiles kernels on their first call"
+    parser.add_argument("--patience", type=float, default=1.0, metavar="N", help=help_)
     parser.add_argument("--waivers", type=Path, metavar="FILE.toml", help="known failures, with reason and expiry")
     parser.add_argument("--report", type=Path, metavar="OUT.json", help="write the report")
     parser.add_argument("--md", type=Path, metavar="OUT.md", help="write the report to be read")

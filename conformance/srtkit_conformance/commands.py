@@ -96,7 +96,8 @@ def _kind_and_name(arguments: argparse.Namespace) -> tuple[str, str]:
 
 
 def _certify(subject: Subject, suite: Suite, arguments: argparse.Namespace) -> int:
-    checks = _chosen(suite, arguments.level, arguments.only)
+    chosen = _chosen(suite, arguments.level, arguments.only)
+    checks = [replace(one, seconds=one.seconds * arguments.patience) for one in chosen]
     known = {one.id for one in suite.checks()}
     waivers = read_waivers(arguments.waivers, known) if arguments.waivers else {}
     clock = Clock()
@@ -172,7 +173,7 @@ def _replay(arguments: argparse.Namespace) -> int:
     return _certify(
         subject,
         _suite(plugin.kind, KINDS),
-        argparse.Namespace(level=0, only=[arguments.id], waivers=None, junit=None, report=None, md=None),
+        argparse.Namespace(level=0, only=[arguments.id], patience=1.0, waivers=None, junit=None, report=None, md=None),
     )
 
 

@@ -211,6 +211,12 @@ def test_4_when_the_suite_itself_raises(srt: Srt, capfd: Capture, monkeypatch: p
 
 
 @pytest.mark.usefixtures("toys_only")
+def test_patience_is_times_a_checks_limit(srt: Srt, capfd: Capture) -> None:
+    assert srt("run", "prefix_cache:chunk", "--only", "prefix_cache.toy_hangs", "--patience", 0.5) == 1
+    assert "did not end within 0.5 s" in capfd.readouterr().out
+
+
+@pytest.mark.usefixtures("toys_only")
 def test_a_waived_failure_keeps_the_exit_code(srt: Srt, tmp_path: Path, capfd: Capture) -> None:
     file = tmp_path / "waivers.toml"
     file.write_text('[[waiver]]\nid = "prefix_cache.toy_fails"\nreason = "a known failure"\nexpires = 2999-01-01\n')

@@ -74,9 +74,10 @@ def test_scales_among_the_weights_are_taken_where_there_is_no_file(tmp_path: Pat
     [
         ({"layers.0.k_scale": 0.5}, ">= 2"),
         (STORED | {"layers.0.k_scale": 0.0}, "> 0"),
+        (STORED | {"layers.0.k_scale": float("inf")}, "< 1e"),
         ({"layers.0.k_scale": 0.5, "layers.0.v_scale": 0.5}, r"other layers: \[0\], not \[0, 2\]"),
     ],
-    ids=["one of two", "zero", "too few"],
+    ids=["one of two", "zero", "infinite", "too few"],
 )
 def test_scales_among_the_weights_are_checked_as_those_of_a_file_are(
     tmp_path: Path, stored: dict[str, float], cause: str

@@ -171,6 +171,7 @@ def test_a_slow_store_holds_nobody_up_beyond_its_time(
         time.sleep(1.5)  # beyond what it was given
         return Reply((b"late",) * len(keys))
 
+    monkeypatch.setattr(FileStore, "exists", lambda self, keys, seconds: Reply((True,) * len(keys)))
     monkeypatch.setattr(FileStore, "get", slow)
     one = engine(storage={"use": "files", "path": str(tmp_path)}, fetch_seconds=0.1, store_seconds=0.3)
     started = time.monotonic()

@@ -27,9 +27,9 @@ ADDITIONS = (
         '            "mla": self.mla is not None,\n',
         f'            "{FEATURE}": self.{FEATURE} > 0,\n',
     ),
-    ("attention", "    batch_invariant: Answer = NOT_DECLARED\n", "    sparse_decode: Answer = NOT_DECLARED\n"),
+    ("attention", "    store_rotated: Answer = NOT_DECLARED\n", "    sparse_decode: Answer = NOT_DECLARED\n"),
     ("attention", "    needs: Mapping[str, object] | None = None\n", "    hints: Mapping[str, object] | None = None\n"),
-    ("attention", "    mover: SlotMover | None = None\n", "    selector: object | None = None\n"),
+    ("attention", "    rotated: RotatedStore | None = None\n", "    selector: object | None = None\n"),
     (
         "attention",
         "    build: Callable[[AttentionBuild], AttentionBackend]\n",

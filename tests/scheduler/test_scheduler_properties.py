@@ -321,6 +321,26 @@ def test_one_that_cannot_start_is_not_matched_in_every_step(depth: int) -> None:
 
 
 @pytest.mark.parametrize("depth", [0, 1])
+def test_one_that_could_not_start_shares_what_another_has_begun_to_hold(depth: int) -> None:
+    """Alone it needed room for its prefix, too, which could have been evicted; now one before it keeps that anyway."""
+    bench = Bench(limits_of(4, 128, 100, 4, {FULL: 28}, policy="priority"), "radix", depth)
+    stem = list(range(32))
+    bench.submit([*stem, 40], Sampling(temperature=0.0, max_tokens=1))
+    bench.drain()
+    bench.submit([41] * 22, Sampling(temperature=0.0, max_tokens=4))
+    bench.turn()
+    late = bench.submit([*stem, *[42] * 58], Sampling(temperature=0.0, max_tokens=1))
+    bench.turn()
+    assert len(bench.scheduler.waiting) == 1
+    before = bench.submit([*stem, 43], Sampling(temperature=0.0, max_tokens=12), priority=1)
+    while not bench.clients[late].ended:
+        bench.turn()
+    assert not bench.clients[before].ended, "it has waited for the end of the one that shares its prefix"
+    bench.drain()
+    bench.verify()
+
+
+@pytest.mark.parametrize("depth", [0, 1])
 def test_prompts_go_on_beside_more_decoding_rows_than_a_chunk_has_tokens(depth: int) -> None:
     bench = Bench(limits_of(8, 2, 128, 4, {FULL: 200}), "chunk", depth)
     for i in range(6):

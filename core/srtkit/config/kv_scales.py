@@ -15,7 +15,8 @@ from srtkit.spec.errors import LoaderError
 # A weight that is a scale: of which layer, and of keys or of values.
 STORED = re.compile(r".+\.(\d+)\.(?:.+\.)?([kv])_scale")
 REMEDY = "`srt calibrate kv` writes a file that fits; without one, scales are those of the weights, or else 1.0"
-Scales = dict[int, Annotated[dict[Literal["k", "v"], Annotated[float, msgspec.Meta(gt=0)]], msgspec.Meta(min_length=2)]]
+Scale = Annotated[float, msgspec.Meta(gt=0, lt=1e38)]  # finite as float32, too
+Scales = dict[int, Annotated[dict[Literal["k", "v"], Scale], msgspec.Meta(min_length=2)]]
 
 
 class KVScales(msgspec.Struct):
@@ -61,9 +62,8 @@ def kv_scales(path: Path, weights: str, groups: Sequence[LayerGroup], stored: Ma
 
 def _of_weights(stored: Mapping[str, float], kv_dtype: str) -> Scales:
     """Stored scales are for e4m3fn, which ends at 448; those of e4m3fnuz, which ends at 240, are twice as large."""
-    factor = 2.0 if kv_dtype.endswith("fnuz") else 1.0
     found: dict[int, dict[str, float]] = {}
     for name, value in stored.items():
         if match := STORED.fullmatch(name):
-            found.setdefault(int(match[1]), {})[match[2]] = factor * value
+            found.setdefault(int(match[1]), {})[match[2]] = value * (2.0 if kv_dtype.endswith("fnuz") else 1.0)
     return msgspec.convert(found, Scales)

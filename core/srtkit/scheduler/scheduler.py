@@ -43,6 +43,7 @@ class Scheduler:
         self.counters = Counters()
         self._builder = PlanBuilder(self.book, fit)
         self._live: dict[int, Sequence] = {}  # by rid, those running that have not ended
+        self._tried: tuple[Sequence | None, Ints | int] = None, 0  # matched last; pages without which it cannot start
         self._arrivals = 0
         self._started: list[Started] = []
         self._finished: list[Finished] = []
@@ -175,15 +176,15 @@ class Scheduler:
         columns, room, n = self.columns, self.book.room, len(sequence.ids)
         prompts = np.flatnonzero(columns.state == State.PROMPT).astype(np.int32)
         promised, before = self.book.missing(prompts, columns.prompt_len[prompts]), room.available()
-        if self._live and (sequence.needs + promised > before).any():
-            return False  # what it lacked when it was matched last is not there yet
+        if self._live and sequence is self._tried[0] and (self._tried[1] + promised > before).any():
+            return False  # nobody has started since, whose prefix it might share, and what it lacked is not there yet
         slot = sequence.slot = columns.acquire()
         cached = self.book.lend(sequence)
         own, available = self.book.missing(slot, n + 1), room.available()
+        # A lease keeps pages that could be evicted before; while some move, none can be.
+        self._tried = sequence, own if room.moving else own + before - available
         unloaded = sequence.lease is not None and sequence.lease.pending > 0 and room.moving
         if unloaded or (self._live and (own + promised > available).any()):
-            # A lease keeps pages that could be evicted before; while some move, none can be.
-            sequence.needs = own if room.moving else own + before - available
             self.book.give_back(sequence)
             return False
         request, sampling = sequence.request, sequence.request.sampling
@@ -229,7 +230,7 @@ class Scheduler:
         del self._live[sequence.request.rid]
         self.book.end(sequence)
         ids = self.columns.tokens[slot, : self.columns.known[slot]].copy()
-        self.waiting.push(replace(sequence, ids=ids, slot=0, lease=None, needs=0, retracted=True))
+        self.waiting.push(replace(sequence, ids=ids, slot=0, lease=None, retracted=True))
         self.counters.retracted += 1
         self._free_retired()
 

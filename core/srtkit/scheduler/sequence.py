@@ -14,8 +14,7 @@ class Sequence:
     `request` is the client's, except for its `ids`: here they are the tokens known when it (last) entered the
     queue, `prompt_len` of them the client's.
     `order` is its place by arrival and never changes, so a retracted sequence goes back to the front.
-    `ticket` stands for what is being fetched for it from the cache's storage. `needs`: pages of each component, as far
-    as is known, without which it cannot start.
+    `ticket` stands for what is being fetched for it from the cache's storage.
     """
 
     request: Submit
@@ -25,7 +24,6 @@ class Sequence:
     slot: int = 0
     lease: Lease | None = None
     ticket: int = 0
-    needs: Ints | int = 0
     retracted: bool = False
 
     def key(self, ids: Ints, limit: int) -> CacheKey:

@@ -29,7 +29,7 @@ LATENT_ROPE = "latent-rope/1"
 
 def capabilities(facts: DeviceFacts) -> AttentionCapabilities:
     """What aiter does on gfx942 and gfx950. Raises `Unsupported` for any other device."""
-    on_device(facts)
+    on_device(PART, facts)
     return declared(facts.architecture, DTYPES & facts.dtypes)
 
 
@@ -80,14 +80,14 @@ def build(build: AttentionBuild) -> AttentionBackend:
     """
     from srtkit_plugin_attention_aiter import mha, mla, warmup
 
-    return warmup.built(build, mha.MhaAttention if build.group.spec.mla is None else mla.MlaAttention)
+    return warmup.built(PART, build, mha.MhaAttention if build.group.spec.mla is None else mla.MlaAttention)
 
 
-def on_device(facts: DeviceFacts) -> None:
-    """Raise `Unsupported` for a device that aiter has no kernels for."""
+def on_device(part: str, facts: DeviceFacts) -> None:
+    """Raise `Unsupported`, in the name of `part`, for a device that aiter has no kernels for."""
     if facts.platform != "rocm" or facts.architecture not in FP8:
         here = f"{facts.name} is {facts.platform} {facts.architecture}"
-        raise Unsupported(PART, f"its kernels are for AMD's {' and '.join(FP8)}, and {here}", INSTEAD)
+        raise Unsupported(part, f"its kernels are for AMD's {' and '.join(FP8)}, and {here}", INSTEAD)
 
 
 @hookimpl

@@ -29,9 +29,10 @@ from srtkit_plugin_attention_aiter.table import MAX_Q_LEN, Routes
 class AiterAttention(AttentionBackend):
     """Attention of one layer group by aiter's kernels.
 
-    `features` of batches that it understands, `longest_query` of leading rows.
+    `part` names it in errors; `features` of batches that it understands, `longest_query` of leading rows.
     """
 
+    part = PART
     features = frozenset({"tree_mask"})
     longest_query = MAX_Q_LEN
 
@@ -46,7 +47,7 @@ class AiterAttention(AttentionBackend):
     ) -> None:
         """Raises `Unsupported` if there is a `reason`."""
         if reason:
-            raise Unsupported(PART, reason, INSTEAD)
+            raise Unsupported(self.part, reason, INSTEAD)
         self._spec = build.group.spec
         self._library = library
         self._platform = build.platform
@@ -68,9 +69,11 @@ class AiterAttention(AttentionBackend):
         """Lay out the step's calls. Raises `Unsupported` for other features of batches, and for longer leading rows."""
         assert isinstance(plan, AiterPlan)
         if unknown := batch.features - self.features:
-            raise Unsupported(PART, f"does not understand the feature {', '.join(sorted(unknown))}")
+            raise Unsupported(self.part, f"does not understand the feature {', '.join(sorted(unknown))}")
         if batch.leading and batch.q_len > self.longest_query:
-            raise Unsupported(PART, f"has at most {self.longest_query} queries in a leading row, not {batch.q_len}")
+            raise Unsupported(
+                self.part, f"has at most {self.longest_query} queries in a leading row, not {batch.q_len}"
+            )
         width = plan.take(batch, view)
         self.lay_out(plan, width, int(batch.host_context[batch.leading :].sum()))
 
@@ -88,7 +91,7 @@ class AiterAttention(AttentionBackend):
         """As the contract says. Reads what is stored, never `fresh`. Raises `Unsupported` if `lse` is asked for."""
         assert isinstance(plan, AiterPlan)
         if lse is not None:
-            raise Unsupported(PART, "gives no log-sum-exp: aiter's decode kernels have none")
+            raise Unsupported(self.part, "gives no log-sum-exp: aiter's decode kernels have none")
         for call in plan.calls(rows):
             part = slice(call.begin, call.end)
             self.run(plan, call, layer, last_dense(q[part]), out[part])

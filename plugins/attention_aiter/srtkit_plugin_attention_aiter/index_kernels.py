@@ -12,12 +12,13 @@ import triton.language as tl
 
 
 @triton.jit
-def _lengths(cu_q, context_of, row, STORED: tl.constexpr, WINDOW: tl.constexpr):
-    """Keys of a row, and the first one that some query of it sees."""
-    keys = tl.load(context_of + row)
-    stored = tl.maximum(keys - (tl.load(cu_q + row + 1) - tl.load(cu_q + row)), 0)
-    first = tl.maximum(stored + 1 - WINDOW, 0) if WINDOW > 0 else 0
-    return stored if STORED else keys, first
+def _lengths(cu_q, context_of, row, there):
+    """Keys and queries of rows. A padding row is said to have one key, however many its queries: it gets one for each.
+
+    A query that sees nothing would be NaN, and what is made of it is stored in page 0, which must stay finite.
+    """
+    n_query = tl.load(cu_q + row + 1, mask=there, other=0) - tl.load(cu_q + row, mask=there, other=0)
+    return tl.maximum(tl.load(context_of + row, mask=there, other=0), n_query), n_query
 
 
 @triton.jit
@@ -30,47 +31,47 @@ def _units(table_row, token, seen, UNIT: tl.constexpr, PAGE: tl.constexpr):
 @triton.jit(do_not_specialize=["rows", "table_row"])
 def list_kernel(
     cu_q, context_of, table, indptr, indices, last, rows, table_row,
-    UNIT: tl.constexpr, PAGE: tl.constexpr, WINDOW: tl.constexpr, STORED: tl.constexpr,
+    UNIT: tl.constexpr, PAGE: tl.constexpr, STORED: tl.constexpr,
     PAD: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Grid (rows + 1, blocks of units): row r's units go to indices[indptr[r] : indptr[r + 1]], PAD zeros after all."""
     row = tl.program_id(0)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     i = tl.arange(0, ROWS)
-    before = (i < row) & (i < rows)
-    keys = tl.load(context_of + i, mask=before, other=0)
-    if STORED:
-        keys -= tl.load(cu_q + i + 1, mask=before, other=0) - tl.load(cu_q + i, mask=before, other=0)
-    begin = tl.sum((tl.maximum(keys, 0) + UNIT - 1) // UNIT)
+    before, their_queries = _lengths(cu_q, context_of, i, (i < row) & (i < rows))
+    begin = tl.sum(((before - their_queries if STORED else before) + UNIT - 1) // UNIT)
     if row == rows:
         tl.store(indptr + row, begin)
         tl.store(indices + begin + column, tl.zeros([BLOCK], indices.dtype.element_ty), mask=column < PAD)
     else:
-        n, first = _lengths(cu_q, context_of, row, STORED, WINDOW)
+        keys, n_query = _lengths(cu_q, context_of, row, row < rows)
+        n = keys - n_query if STORED else keys
         count = (n + UNIT - 1) // UNIT
-        token = column * UNIT
-        seen = (column < count) & (token + UNIT > first)
-        unit = _units(table + row.to(tl.int64) * table_row, token, seen, UNIT, PAGE)
+        unit = _units(table + row.to(tl.int64) * table_row, column * UNIT, column < count, UNIT, PAGE)
         tl.store(indices + begin + column, unit.to(indices.dtype.element_ty), mask=column < count)
         tl.store(indptr + row, begin)
         if last is not None:
             tl.store(last + row, n - (count - 1) * UNIT)
 
 
-@triton.jit(do_not_specialize=["width", "table_row", "out_row"])
+@triton.jit(do_not_specialize=["rows", "width", "table_row", "out_row"])
 def table_kernel(
-    cu_q, context_of, table, out, lengths, width, table_row, out_row,
-    UNIT: tl.constexpr, PAGE: tl.constexpr, WINDOW: tl.constexpr, BLOCK: tl.constexpr,
+    cu_q, context_of, table, out, lengths, rows, width, table_row, out_row,
+    PAGE: tl.constexpr, WINDOW: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Grid (rows, blocks of columns): out[r, :width] holds row r's units and zeros, lengths[r] its keys."""
+    """Grid (rows, blocks of columns): out[r, :width] holds row r's pages and zeros, lengths[r] its keys.
+
+    With a window, pages wholly before every query's are 0.
+    """
     row = tl.program_id(0)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    n, first = _lengths(cu_q, context_of, row, False, WINDOW)
-    token = column * UNIT
-    seen = (token < n) & (token + UNIT > first)
-    unit = _units(table + row.to(tl.int64) * table_row, token, seen, UNIT, PAGE)
-    tl.store(out + row.to(tl.int64) * out_row + column, unit, mask=column < width)
-    tl.store(lengths + row, n.to(tl.int64))
+    keys, n_query = _lengths(cu_q, context_of, row, row < rows)
+    first = tl.maximum(keys - n_query + 1 - WINDOW, 0) if WINDOW > 0 else 0
+    token = column * PAGE
+    seen = (token < keys) & (token + PAGE > first)
+    page = tl.load(table + row.to(tl.int64) * table_row + column, mask=seen, other=0)
+    tl.store(out + row.to(tl.int64) * out_row + column, page, mask=column < width)
+    tl.store(lengths + row, keys.to(tl.int64))
 
 
 @triton.jit
@@ -94,7 +95,7 @@ def drafts_kernel(
     draft = tl.program_id(0)
     row = draft // Q_LEN
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    stored = tl.load(context_of + row) - Q_LEN
+    stored = tl.maximum(tl.load(context_of + row) - Q_LEN, 0)
     j = tl.arange(0, Q_PAD)
     sees = _sees(bits, draft, j, Q_LEN, WORDS)
     n = stored + tl.sum(sees)
@@ -117,8 +118,9 @@ def mask_kernel(
     draft = tl.program_id(0)
     row, own = draft // Q_LEN, draft % Q_LEN
     i = tl.arange(0, ROWS)
-    begin = tl.sum(tl.load(context_of + i, mask=i < row, other=0).to(tl.int64)) * Q_LEN
-    keys = tl.load(context_of + row)
+    before = tl.where(i < row, tl.maximum(tl.load(context_of + i, mask=i < row, other=0), Q_LEN), 0)
+    begin = tl.sum(before.to(tl.int64)) * Q_LEN
+    keys = tl.maximum(tl.load(context_of + row), Q_LEN)
     j = tl.arange(0, Q_PAD)
     sees = _sees(bits, draft, j, Q_LEN, WORDS)
     tl.store(mask + begin + own.to(tl.int64) * keys + keys - Q_LEN + j, sees.to(tl.uint8), mask=j < Q_LEN)

@@ -47,21 +47,18 @@ def list_units(
     last: Tensor | None,
     *,
     unit: int,
-    window: int = 0,
     stored: bool = False,
 ) -> None:
     """All rows' units in one list: writes indptr int32 [rows + 1], indices int32 or int64, last int32 [rows].
 
     `indices` has room for all units and LIST_PAD more; `last` gets the tokens in each row's last unit. `unit` divides
-    the page. With a window, units wholly before every query's window are unit 0: they may have been freed. `stored`:
-    only keys before this step's own.
+    the page. `stored`: only keys before this step's own.
     """
     blocks = triton.cdiv(max(rows.units(unit), LIST_PAD), BLOCK)
     list_kernel[(len(rows) + 1, blocks)](
         *(rows.cu_q, rows.context, rows.table, indptr, indices, last, len(rows), rows.table.stride(0)),
         UNIT=unit,
         PAGE=rows.page,
-        WINDOW=window,
         STORED=stored,
         PAD=LIST_PAD,
         ROWS=triton.next_power_of_2(len(rows)),
@@ -69,15 +66,17 @@ def list_units(
     )
 
 
-def tabulate(rows: KvRows, table: Tensor, lengths: Tensor, *, unit: int, window: int = 0) -> None:
-    """Each row's units in a row of its own, zeros after them: writes table int32 [rows, units + TABLE_PAD or more] in
-    that width, lengths int64 [rows], the keys. `unit` and `window` as in `list_units`.
+def tabulate(rows: KvRows, table: Tensor, lengths: Tensor, *, window: int = 0) -> None:
+    """Each row's pages in a row of its own, zeros after them: writes table int32 [rows, pages + TABLE_PAD or more] in
+    that width, lengths int64 [rows], the keys.
+
+    With a window, pages wholly before every query's window are page 0: they may have been freed.
     """
-    width = rows.units(unit) + TABLE_PAD
+    width = rows.units(rows.page) + TABLE_PAD
     assert table.shape[1] >= width, "no room for the columns after a table"
     table_kernel[(len(rows), triton.cdiv(width, BLOCK))](
-        *(rows.cu_q, rows.context, rows.table, table, lengths, width, rows.table.stride(0), table.stride(0)),
-        UNIT=unit,
+        *(rows.cu_q, rows.context, rows.table, table, lengths),
+        *(len(rows), width, rows.table.stride(0), table.stride(0)),
         PAGE=rows.page,
         WINDOW=window,
         BLOCK=BLOCK,
@@ -88,11 +87,12 @@ def tabulate_drafts(rows: KvRows, bits: Tensor, table: Tensor, lengths: Tensor, 
     """Each draft as a row of one query: the slots that it sees, stored ones first and itself last, zeros after them.
 
     `bits` int32 [rows, q_len, words] as `TreeMask` has them, drafts after their ancestors. Writes table int32
-    [rows * q_len, tokens + TABLE_PAD or more], lengths int64 [rows * q_len]. With a window only the last ones.
+    [rows * q_len, keys + TABLE_PAD], lengths int64 [rows * q_len]. With a window only the last ones: then `keys`, all
+    that a draft may see, is that short.
     """
     count, q_len, words = bits.shape
-    width = rows.units(1) + TABLE_PAD
-    assert table.shape[1] >= width, "no room for the columns after a table"
+    width = table.shape[1]
+    assert width >= min(rows.units(1), window or rows.units(1)) + TABLE_PAD, "no room for the columns after a table"
     drafts_kernel[(count * q_len, triton.cdiv(width, BLOCK))](
         *(rows.context, rows.table, bits, table, lengths, width, rows.table.stride(0), table.stride(0)),
         PAGE=rows.page,

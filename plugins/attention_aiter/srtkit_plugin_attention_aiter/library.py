@@ -95,22 +95,22 @@ class Library:
     plan_work: Callable[..., Any]
 
 
-def find() -> Library:
-    """The installed aiter.
+def find(part: str = PART) -> Library:
+    """The installed aiter. `part` is who looks for it.
 
     Raises `DeviceAbsent` where torch is not for ROCm or aiter cannot be had, and `Unsupported` for a version before
     `OLDEST`, or one whose functions lack an argument.
     """
     if torch.version.hip is None:
-        raise DeviceAbsent(PART, f"torch {torch.__version__} is not built for ROCm", INSTEAD)
+        raise DeviceAbsent(part, f"torch {torch.__version__} is not built for ROCm", INSTEAD)
     try:
         found = version("amd-aiter")
     except PackageNotFoundError as error:
-        raise DeviceAbsent(PART, "amd-aiter is not installed", INSTALL) from error
+        raise DeviceAbsent(part, "amd-aiter is not installed", INSTALL) from error
     number = tuple(map(int, re.findall(r"\d+", found)[:3]))
     if number < OLDEST:
         oldest = ".".join(map(str, OLDEST))
-        raise Unsupported(PART, f"amd-aiter {found} is too old; {oldest} is the oldest that is known", INSTALL)
+        raise Unsupported(part, f"amd-aiter {found} is too old; {oldest} is the oldest that is known", INSTALL)
     newer = number > OLDEST
     functions, strange = {}, []
     for name in FUNCTIONS:
@@ -121,12 +121,16 @@ def find() -> Library:
             strange.append(f"{module}.{function}")
             continue
         except Exception as error:  # of whatever it loads: a ROCm file, a compiler, its own modules
-            raise DeviceAbsent(PART, f"amd-aiter {found} cannot be imported: {error}", "srt doctor") from error
+            if isinstance(error, ModuleNotFoundError) and module.startswith(str(error.name)):
+                strange.append(f"{module}.{function}")  # this version has it elsewhere
+                continue
+            cause, remedy = f"amd-aiter {found} cannot be imported: {error}", "`srt doctor` looks at ROCm and hipcc"
+            raise DeviceAbsent(part, cause, remedy) from error
         parameters = inspect.signature(functions[name]).parameters
         strange += [f"{function}({one})" for one in arguments if one not in parameters]
     if strange:
         cause = f"amd-aiter {found} takes other arguments than it did: {', '.join(strange)} not found"
-        raise Unsupported(PART, cause, "use a version that this plugin was written by; its README names them")
+        raise Unsupported(part, cause, "use a version that this plugin was written by; its README names them")
     return Library(found, newer, **functions)
 
 

@@ -6,6 +6,7 @@ limits only, so a recorded one stays right under every later fill.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 import torch
@@ -14,16 +15,19 @@ from torch import Tensor
 from srtkit.spec.attention import AttentionBuild, AttentionPlan, LayerHandle, Rows
 from srtkit.spec.facts import Limits
 from srtkit.spec.layers import DTYPES as TORCH_DTYPES
+from srtkit_plugin_attention_aiter import PART
 from srtkit_plugin_attention_aiter.backend import AiterAttention
 from srtkit_plugin_attention_aiter.dense import AiterDense
-from srtkit_plugin_attention_aiter.indices import LIST_PAD, TABLE_PAD, list_units, tabulate, tabulate_drafts
+from srtkit_plugin_attention_aiter.indices import TABLE_PAD, tabulate_drafts
 from srtkit_plugin_attention_aiter.library import Library
 from srtkit_plugin_attention_aiter.step import (
     AiterPlan,
     Call,
     as_units,
     extend,
+    list_rest,
     list_shapes,
+    prefill,
     refusal,
     slots_of,
     table_shapes,
@@ -31,6 +35,7 @@ from srtkit_plugin_attention_aiter.step import (
 from srtkit_plugin_attention_aiter.table import DECODE_PART, DECODE_UNIT, PREFILL_BYTES, routes
 from srtkit_plugin_attention_triton.slots import PlaneMover, store
 
+_log = logging.getLogger(__name__)
 SMALLEST_TILE = 16
 """Keys that a matrix product of `unified_attention` needs."""
 
@@ -51,6 +56,7 @@ class MhaAttention(AiterAttention):
         size = build.limits.max_rows * spec.q_heads * self._parts_of_row * part
         decode = self._routes.one == "decode"
         self._workspace = platform.allocate("workspace", (size if decode else 0,), torch.uint8)
+        self._told = False
         self._one = platform.allocate("workspace", (1,), torch.float32).fill_(1)
 
     def new_plan(self, limits: Limits) -> AiterPlan:
@@ -65,20 +71,11 @@ class MhaAttention(AiterAttention):
         plan.divide(self._routes, width)
         for call in plan.calls(Rows.ALL):
             if call.kernel == "decode":
-                call.lists = plan.lists(len(call.rows))
-                list_units(call.rows, *call.lists, unit=self._unit)
+                plan.list_leading(call, self._unit)
             elif call.kernel in ("unified", "prefill"):
-                first = 0 if call is plan.leading else plan.step[0].leading
-                part = slice(first, first + len(call.rows))
-                columns = call.rows.units(self._page) + TABLE_PAD
-                call.table = plan.buffers["table"][part, :columns], plan.buffers["lengths"][part]
-                tabulate(call.rows, *call.table, unit=self._page, window=self._spec.window)
-            if call.kernel == "prefill":  # never recorded, so its list may be anywhere
-                sizes = len(call.rows) + 1, keys + LIST_PAD, len(call.rows)
-                ints = {"dtype": torch.int32, "device": call.slots.device}
-                lists = [torch.empty(size, **ints) for size in sizes]  # type: ignore[call-overload]
-                call.lists = lists[0], lists[1], lists[2]
-                list_units(call.rows, *call.lists, unit=1)
+                plan.tabulate(call, self._spec.window)
+            if call.kernel == "prefill":
+                list_rest(call, keys, 1)
 
     def store(self, plan: AttentionPlan, layer: LayerHandle, k: Tensor, v: Tensor) -> None:
         """Copy k and v to the step's slots, in one launch."""
@@ -99,8 +96,8 @@ class MhaAttention(AiterAttention):
         scales = k_scale, self._one if v_heads is not None else v_scale
         if call.kernel == "decode":
             self._decode(call, layer, q, out, scales)
-        elif call.kernel == "prefill" and layer.planes["k"].nbytes <= PREFILL_BYTES:
-            self._prefill(call, layer, q, out)
+        elif call.kernel == "prefill" and self._fits(layer.planes["k"]):
+            prefill(self._library, call, (slots_of(layer, "k"), slots_of(layer, "v")), q, out, spec)
         elif call.kernel == "extend":
             planes = slots_of(layer, "k"), slots_of(layer, "v")
             extend(self._library, call, planes, q, out, sm_scale=spec.scale, logit_cap=spec.soft_cap)
@@ -135,30 +132,12 @@ class MhaAttention(AiterAttention):
             v_scale=scales[1].view(1),
         )
 
-    def _prefill(self, call: Call, layer: LayerHandle, q: Tensor, out: Tensor) -> None:
-        """Rows of any length, over slots."""
-        assert call.lists is not None
-        indptr, indices, _ = call.lists
-        self._library.prefill(
-            q=q,
-            k=slots_of(layer, "k"),
-            v=slots_of(layer, "v"),
-            cu_seqlens_q=call.rows.cu_q,
-            kv_indptr=indptr,
-            kv_page_indices=indices,
-            max_seqlen_q=call.q_len,
-            max_seqlen_k=call.rows.units(1),
-            softmax_scale=self._spec.scale,
-            logits_soft_cap=self._spec.soft_cap,
-            causal=True,
-            out=out,
-        )
-
     def _drafts(self, call: Call, layer: LayerHandle, q: Tensor, out: Tensor, scales: tuple[Tensor, Tensor]) -> None:
         """Each draft of a tree as a row of one query, which sees the slots that are listed for it."""
         assert call.bits is not None
-        drafts, device = call.end - call.begin, q.device
-        table = torch.empty(drafts, call.rows.units(1) + TABLE_PAD, dtype=torch.int32, device=device)
+        drafts, device, keys = call.end - call.begin, q.device, call.rows.units(1)
+        keys = min(keys, self._spec.window or keys)
+        table = torch.empty(drafts, keys + TABLE_PAD, dtype=torch.int32, device=device)
         lengths = torch.empty(drafts, dtype=torch.int64, device=device)
         tabulate_drafts(call.rows, call.bits.contiguous(), table, lengths, window=self._spec.window)
         rows = replace(call.rows, cu_q=torch.arange(drafts + 1, dtype=torch.int32, device=device), page=1)
@@ -195,6 +174,17 @@ class MhaAttention(AiterAttention):
             v_descale=scales[1] if fp8 else None,
             sinks=layer.sinks,
         )
+
+    def _fits(self, plane: Tensor) -> bool:
+        """Whether batch prefill finds its way in a plane; says once that it does not."""
+        if plane.nbytes <= PREFILL_BYTES:
+            return True
+        if not self._told:
+            self._told = True
+            text = "%s: prompts go to unified_attention: the keys of a layer take %.2f GiB, and mha_batch_prefill_func"
+            text += " reads at most %d; a lower memory.fraction keeps them below"
+            _log.warning(text, PART, plane.nbytes / (1 << 30), PREFILL_BYTES >> 30)
+        return False
 
     def _scale(self, layer: LayerHandle, name: str) -> Tensor:
         """What stored entries are multiplied by: float32 [1] or [KV heads]."""

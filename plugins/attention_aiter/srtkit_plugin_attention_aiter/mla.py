@@ -13,7 +13,6 @@ from srtkit.spec.facts import Limits
 from srtkit.spec.layers import DTYPES as TORCH_DTYPES
 from srtkit_plugin_attention_aiter.backend import AiterAttention
 from srtkit_plugin_attention_aiter.dense import AiterDense
-from srtkit_plugin_attention_aiter.indices import list_units
 from srtkit_plugin_attention_aiter.library import Library
 from srtkit_plugin_attention_aiter.step import AiterPlan, Call, extend, list_shapes, refusal, slots_of
 from srtkit_plugin_attention_aiter.table import LATENT, MLA_HEADS, MLA_QUERIES, heads_padded, routes
@@ -61,9 +60,7 @@ class MlaAttention(AiterAttention):
         if call.q_len > self._queries:
             call.kernel = "extend"
             return
-        call.lists = plan.lists(len(call.rows))
-        list_units(call.rows, *call.lists, unit=1)
-        self._plan_work(plan, call, *call.lists)
+        self._plan_work(plan, call, *plan.list_leading(call, 1))
 
     def store(self, plan: AttentionPlan, layer: LayerHandle, k: Tensor, v: Tensor) -> None:
         """Copy latents and rope parts to the step's slots, in one launch."""

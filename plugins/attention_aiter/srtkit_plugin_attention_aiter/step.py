@@ -1,6 +1,6 @@
 """What all kinds of layers share: a plan with its buffers, the calls that a step consists of, views of planes.
 
-Leading rows are one call and the rest another. Of aiter's kernels only the extend kernel is called here, for two kinds.
+Leading rows are one call and the rest another. Of aiter's kernels those are called here that serve two kinds of layers.
 """
 
 from __future__ import annotations
@@ -11,14 +11,26 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from srtkit.spec.attention import AttentionBuild, AttentionPlan, Batch, GroupView, LayerHandle, Rows, check_spec
+from srtkit.spec.attention import (
+    AttentionBuild,
+    AttentionPlan,
+    AttentionSpec,
+    Batch,
+    GroupView,
+    LayerHandle,
+    Rows,
+    check_spec,
+)
 from srtkit.spec.errors import EngineError
 from srtkit.spec.facts import Limits
 from srtkit.spec.platform import Platform
 from srtkit_plugin_attention_aiter import PART, declared
-from srtkit_plugin_attention_aiter.indices import LIST_PAD, TABLE_PAD, KvRows, draft_masks, list_units
+from srtkit_plugin_attention_aiter.indices import LIST_PAD, TABLE_PAD, KvRows, draft_masks, list_units, tabulate
 from srtkit_plugin_attention_aiter.library import Library
 from srtkit_plugin_attention_aiter.table import FP8, PAGE_SIZES, Kernel, Routes, why_not
+
+Lists = tuple[Tensor, Tensor, Tensor]
+"""indptr, indices, last: as `list_units` writes them."""
 
 
 @dataclass
@@ -36,7 +48,7 @@ class Call:
     q_len: int
     slots: Tensor
     bits: Tensor | None = None
-    lists: tuple[Tensor, Tensor, Tensor] | None = None
+    lists: Lists | None = None
     table: tuple[Tensor, Tensor] | None = None
 
 
@@ -87,10 +99,19 @@ class AiterPlan(AttentionPlan):
             longest = int(batch.host_q[n:].max())
             self.rest = Call(begin, batch.tokens, rows, routes.rest, longest, view.slot_mapping[begin : batch.tokens])
 
-    def lists(self, count: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The plan's own list, for so many rows."""
-        buffers = self.buffers
-        return buffers["indptr"][: count + 1], buffers["indices"], buffers["last"][:count]
+    def list_leading(self, call: Call, unit: int) -> Lists:
+        """The units of leading rows, in the plan's own list."""
+        count, buffers = len(call.rows), self.buffers
+        call.lists = buffers["indptr"][: count + 1], buffers["indices"], buffers["last"][:count]
+        list_units(call.rows, *call.lists, unit=unit)
+        return call.lists
+
+    def tabulate(self, call: Call, window: int = 0) -> None:
+        """The pages of a call's rows, in their part of the plan's own table."""
+        first = 0 if call is self.leading else self.step[0].leading
+        part, columns = slice(first, first + len(call.rows)), call.rows.units(call.rows.page) + TABLE_PAD
+        call.table = self.buffers["table"][part, :columns], self.buffers["lengths"][part]
+        tabulate(call.rows, *call.table, window=window)
 
     def close(self) -> None:
         """Free the buffers."""
@@ -132,6 +153,46 @@ def as_units(plane: Tensor, unit: int) -> Tensor:
 def slots_of(layer: LayerHandle, name: str) -> Tensor:
     """A plane [slots, *entry]."""
     return as_units(layer.planes[name], 1)[:, 0]
+
+
+def list_rest(call: Call, keys: int, unit: int) -> None:
+    """The units of rows with so many keys together. Their step is never recorded, so the list may be anywhere."""
+    count = len(call.rows)
+    sizes = count + 1, keys // unit + count + LIST_PAD, count
+    indptr, indices, last = (torch.empty(size, dtype=torch.int32, device=call.slots.device) for size in sizes)
+    call.lists = indptr, indices, last
+    list_units(call.rows, *call.lists, unit=unit)
+
+
+def prefill(
+    library: Library,
+    call: Call,
+    planes: tuple[Tensor, Tensor],
+    q: Tensor,
+    out: Tensor,
+    spec: AttentionSpec,
+    **pages: Tensor,
+) -> None:
+    """Attend by `mha_batch_prefill_func`: rows of any length, over the call's list of units of `planes`.
+
+    `pages`: kv_last_page_lens, where a unit is more than a slot.
+    """
+    assert call.lists is not None
+    library.prefill(
+        q=q,
+        k=planes[0],
+        v=planes[1],
+        cu_seqlens_q=call.rows.cu_q,
+        kv_indptr=call.lists[0],
+        kv_page_indices=call.lists[1],
+        max_seqlen_q=call.q_len,
+        max_seqlen_k=call.rows.units(1),
+        softmax_scale=spec.scale,
+        logits_soft_cap=spec.soft_cap,
+        causal=True,
+        out=out,
+        **pages,
+    )
 
 
 def extend(

@@ -22,12 +22,13 @@ from srtkit.spec.kv import ITEM_BYTES, KVLayout, Plane
 from srtkit_plugin_attention_aiter import on_device
 from srtkit_plugin_attention_aiter.table import DTYPES, VEC_HEAD_DIM, VEC_PAGE, VEC_RATIO
 
+PART = "attention:aiter-vec"
 VECTOR_BYTES = 16
 
 
 def capabilities(facts: DeviceFacts) -> AttentionCapabilities:
     """What aiter does over such pages on gfx942 and gfx950. Raises `Unsupported` for any other device."""
-    on_device(facts)
+    on_device(PART, facts)
     return declared(DTYPES & facts.dtypes)
 
 
@@ -67,7 +68,7 @@ def build(build: AttentionBuild) -> AttentionBackend:
     from srtkit_plugin_attention_aiter import warmup
     from srtkit_plugin_attention_aiter.vectorised import VecAttention
 
-    return warmup.built(build, VecAttention)
+    return warmup.built(PART, build, VecAttention)
 
 
 @hookimpl

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-import torch
 import triton  # type: ignore[import-untyped]
 from torch import Tensor
 
 from srtkit.spec.attention import AttentionBuild, AttentionPlan, LayerHandle, SlotMover, check_spec
 from srtkit.spec.errors import Unsupported
 from srtkit.spec.facts import Limits
-from srtkit_plugin_attention_aiter import PART
 from srtkit_plugin_attention_aiter.backend import AiterAttention
-from srtkit_plugin_attention_aiter.indices import LIST_PAD, TABLE_PAD, list_units, tabulate
 from srtkit_plugin_attention_aiter.library import Library
-from srtkit_plugin_attention_aiter.step import AiterPlan, Call, table_shapes
+from srtkit_plugin_attention_aiter.step import AiterPlan, Call, list_rest, prefill, table_shapes
 from srtkit_plugin_attention_aiter.table import PREFILL_BYTES, VEC_PAGE, VEC_PAGES, Routes
-from srtkit_plugin_attention_aiter.vec import declared
+from srtkit_plugin_attention_aiter.vec import PART, declared
 from srtkit_plugin_attention_aiter.vec_kernels import copy_kernel
 
 
 class VecAttention(AiterAttention):
     """Paged attention of one layer group of vectorised keys and values."""
 
+    part = PART
     features = frozenset()
     longest_query = 1
 
@@ -35,8 +34,9 @@ class VecAttention(AiterAttention):
             reason = reason or "reads prompts from vectorised pages with an aiter after 0.1.7 only"
         routes = Routes("asm", "prefill", "prefill", "prefill")
         super().__init__(build, library, reason, routes, VecMover())
-        # The kernel has head_dim ** -0.5 built in.
-        self._factor = self._spec.scale * self._spec.head_dim**0.5
+        # The kernel has head_dim ** -0.5 built in. Of a scale that is that, a rounding is left.
+        factor = self._spec.scale * self._spec.head_dim**0.5
+        self._factor = 1.0 if math.isclose(factor, 1.0, rel_tol=1e-6) else factor
 
     def new_plan(self, limits: Limits) -> AiterPlan:
         """A buffer for the page table. Raises `OutOfMemory`."""
@@ -46,16 +46,9 @@ class VecAttention(AiterAttention):
         """A table of pages for decode rows, a list for the others."""
         plan.divide(self._routes, width)
         if (call := plan.leading) is not None:
-            count = len(call.rows)
-            columns = call.rows.units(VEC_PAGE) + TABLE_PAD
-            call.table = plan.buffers["table"][:count, :columns], plan.buffers["lengths"][:count]
-            tabulate(call.rows, *call.table, unit=VEC_PAGE)
+            plan.tabulate(call)
         if (call := plan.rest) is not None:
-            count = len(call.rows)
-            sizes = count + 1, keys // VEC_PAGE + count + LIST_PAD, count
-            indptr, indices, last = (torch.empty(size, dtype=torch.int32, device=call.slots.device) for size in sizes)
-            call.lists = indptr, indices, last
-            list_units(call.rows, *call.lists, unit=VEC_PAGE)
+            list_rest(call, keys, VEC_PAGE)
 
     def store(self, plan: AttentionPlan, layer: LayerHandle, k: Tensor, v: Tensor) -> None:
         """Copy k and v to the step's slots, in one launch."""
@@ -66,8 +59,10 @@ class VecAttention(AiterAttention):
         """Raises `Unsupported` for layers of more pages than the kernels find their way in."""
         k, v = layer.planes["k"], layer.planes["v"]
         if len(k) > VEC_PAGES or k.nbytes > PREFILL_BYTES:
-            cause = f"reads at most {VEC_PAGES} pages and {PREFILL_BYTES >> 30} GiB a plane, and a layer has {len(k)}"
-            raise Unsupported(PART, cause, 'lower memory.kv_gib, or set attention.use = "aiter"')
+            has = f"{len(k)} pages, {k.nbytes / (1 << 30):.1f} GiB a plane"
+            cause = f"reads at most {VEC_PAGES} pages and {PREFILL_BYTES >> 30} GiB a plane, and a layer has {has}"
+            remedy = 'lower memory.fraction or memory.kv_gib, or set attention.use = "aiter"'
+            raise Unsupported(PART, cause, remedy)
         if call.kernel == "asm":
             assert call.table is not None
             q = q if q.stride(1) == q.shape[2] else q.contiguous()
@@ -83,22 +78,7 @@ class VecAttention(AiterAttention):
             )
             return
         assert call.lists is not None
-        indptr, indices, last = call.lists
-        self._library.prefill(
-            q=q,
-            k=k,
-            v=v,
-            cu_seqlens_q=call.rows.cu_q,
-            kv_indptr=indptr,
-            kv_page_indices=indices,
-            kv_last_page_lens=last,
-            max_seqlen_q=call.q_len,
-            max_seqlen_k=call.rows.units(1),
-            softmax_scale=self._spec.scale,
-            logits_soft_cap=0.0,
-            causal=True,
-            out=out,
-        )
+        prefill(self._library, call, (k, v), q, out, self._spec, kv_last_page_lens=call.lists[2])
 
 
 def store(layer: LayerHandle, slots: Tensor, k: Tensor, v: Tensor) -> None:

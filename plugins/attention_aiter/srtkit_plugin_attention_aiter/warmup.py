@@ -15,7 +15,7 @@ from srtkit.spec.attention import AttentionBackend, AttentionBuild, Batch, Group
 from srtkit.spec.errors import DeviceAbsent
 from srtkit.spec.facts import Limits
 from srtkit.spec.layers import DTYPES
-from srtkit_plugin_attention_aiter import INSTEAD, PART, library
+from srtkit_plugin_attention_aiter import INSTEAD, library
 from srtkit_plugin_attention_aiter.backend import AiterAttention
 from srtkit_plugin_attention_aiter.library import Library
 from srtkit_plugin_attention_aiter.table import FP8
@@ -24,15 +24,17 @@ KINDS = ((1, 1), (1, 2), (0, 3))
 """Leading rows, and queries: decode, verified drafts, a prompt."""
 
 
-def built(build: AttentionBuild, kind: Callable[[AttentionBuild, Library, str], AiterAttention]) -> AttentionBackend:
-    """A backend over the installed aiter; on a GPU it has attended once.
+def built(
+    part: str, build: AttentionBuild, kind: Callable[[AttentionBuild, Library, str], AiterAttention]
+) -> AttentionBackend:
+    """A backend over the installed aiter; on a GPU it has attended once. `part` names it in errors.
 
     Raises `Unsupported` for a spec it does not cover, `DeviceAbsent` without ROCm, aiter or a GPU of the table.
     """
-    found, device = library.find(), build.platform.device(build.device_index)
+    found, device = library.find(part), build.platform.device(build.device_index)
     architecture = library.architecture(device)
     if architecture not in FP8:
-        raise DeviceAbsent(PART, f"this GPU is {architecture}, and the kernels are for {' and '.join(FP8)}", INSTEAD)
+        raise DeviceAbsent(part, f"this GPU is {architecture}, and the kernels are for {' and '.join(FP8)}", INSTEAD)
     backend = kind(build, found, architecture)
     if device.type == "cuda":
         warm_up(backend, build)

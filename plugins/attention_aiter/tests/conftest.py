@@ -42,7 +42,7 @@ def double(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 
     architecture, version = request.param.split()
     made = Double(architecture, version == "newer")
-    monkeypatch.setattr(library, "find", made.library)
+    monkeypatch.setattr(library, "find", lambda part: made.library())
     monkeypatch.setattr(library, "architecture", lambda device: made.architecture)
     for module in (mha, mla):
         monkeypatch.setattr(module, "store", stored)

@@ -15,14 +15,12 @@ from srtkit.spec.attention import AttentionSpec, LayerHandle, MlaDims
 from srtkit.spec.errors import EngineError, SrtError, Unsupported
 from srtkit.spec.facts import DeviceFacts
 from srtkit.spec.kv import negotiate
-from srtkit_conformance.catalogue import suite_for
 from srtkit_conformance.checks.attention.capture import Recorded
-from srtkit_conformance.find import Subject
 from srtkit_conformance.kits.attention.case import Case, rows_of
 from srtkit_conformance.kits.attention.harness import Harness
 from srtkit_conformance.kits.attention.step import Step
+from srtkit_conformance.kits.here import checks_of, wrong
 from srtkit_conformance.kits.numeric.gates import Margins
-from srtkit_conformance.runner import Runner
 from srtkit_conformance.target import Target
 from srtkit_plugin_attention_aiter.table import Routes, routes
 
@@ -59,33 +57,17 @@ def replay(harness: Harness, double: Double, *cases: dict[str, Any]) -> None:
 # --- the contract
 
 
-def wrong(target: Target, checks: Sequence[Any]) -> list[str]:
-    """The suite's checks in this process, where the double is."""
-    runner = Runner(Subject("attention", "aiter"), suite_for("attention"), target, target.folder)
-    results = [runner.run(dataclasses.replace(check, isolated=False)) for check in checks]
-    return [f"{result.id}: {result.message}" for result in results if not result.good]
-
-
-def checks_of(level: int, *groups: str) -> list[Any]:
-    """Checks of a level and of these groups; but those that start processes, and one that takes 8 GiB."""
-    return [
-        check
-        for check in suite_for("attention").checks()
-        if check.level == level and check.id.split(".")[1] in groups and not check.forks and "int64" not in check.id
-    ]
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("group", ["refusals", "features", "parts", "layout", "numerics", "steps", "memory", "capture"])
 def test_it_keeps_the_contract(target: Target, group: str) -> None:
-    assert wrong(target, [*checks_of(0, group), *checks_of(1, group)]) == []
+    assert wrong(target, checks_of("attention", (0, 1), [group])) == []
 
 
 @pytest.mark.full
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("group", ["numerics", "features", "steps", "parts"])
 def test_it_keeps_the_contract_at_level_2(target: Target, group: str) -> None:
-    assert wrong(target, checks_of(2, group)) == []
+    assert wrong(target, checks_of("attention", [2], [group])) == []
 
 
 # --- which kernel takes which rows
@@ -156,11 +138,12 @@ def test_lists_end_with_a_tail_of_valid_entries(harness: Harness, double: Double
 
 @MI300
 def test_planes_above_2_gib_go_to_the_kernel_with_offsets_of_64_bits(
-    harness: Harness, double: Double, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, double: Double, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("srtkit_plugin_attention_aiter.mha.PREFILL_BYTES", 4096)
     calls = run(harness, double, **MIXED)
     assert [name for name, _ in calls] == ["decode", "unified"]
+    assert "prompts go to unified_attention" in caplog.text
     assert calls[1][1]["seqused_k"].dtype == torch.int64
 
 
@@ -185,6 +168,14 @@ def test_the_room_for_partial_results_is_for_the_largest_step(harness: Harness, 
     ((_, given),) = run(harness, double, rows=((700, 1), (3, 1)), leading=2, ratio=2)
     assert given["max_num_partitions"] == 3
     assert len(given["workspace_buffer"]) == 2 * 4 * 3 * (64 * 2 + 4 + 4)
+
+
+@MI300
+def test_drafts_with_a_window_have_a_table_as_wide_as_it(harness: Harness, double: Double) -> None:
+    """A row of it for each draft, in every layer: the whole context would be a gigabyte of long rows."""
+    ((_, given),) = run(harness, double, rows=((600, 4), (17, 4)), leading=2, tree=True, window=6)
+    assert given["block_table"].shape == (8, 6 + 64)
+    assert given["max_seqlen_k"] == 6
 
 
 @MI300
@@ -237,6 +228,18 @@ def test_replays_follow_lengths_and_trees(harness: Harness, double: Double) -> N
         replay(harness, double, *({"rows": rows, "leading": 3, **changes} for rows in (longest, shorter)))
     for changes in ({}, {"window": 6}, LATENT):
         replay(harness, double, *({"rows": ((n, 4), (9, 4)), "leading": 2, "tree": True, **changes} for n in (60, 2)))
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"tree": True}, {"tree": True, "window": 6}, LATENT, LATENT | {"tree": True}], ids=str
+)
+def test_a_padding_row_of_several_queries_has_a_key_for_each(harness: Harness, double: Double, changes: Any) -> None:
+    """It is said to have one, in every recorded step of drafts; rows beside it are not touched."""
+    case = case_of(harness, ((0, 4), (40, 4), (0, 4)), leading=3, **changes)
+    step = Step(harness.rig(case), case)
+    for row in (0, 2):
+        step.batch.context[row] = step.batch.host_context[row] = 1
+    step.run().check(Margins())
 
 
 @MI300

@@ -120,6 +120,15 @@ def test_a_function_that_is_gone_is_named(install: Install) -> None:
         library.find()
 
 
+def test_a_module_that_has_moved_is_drift_too(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not a machine in disorder, which a module that somebody else lacks is."""
+    install()
+    moved = "aiter.ops.triton.unified_attention"
+    monkeypatch.setitem(sys.modules, moved, None)
+    with pytest.raises(Unsupported, match=rf"{moved}\.unified_attention not found"):
+        library.find()
+
+
 def test_an_old_version_is_refused(install: Install) -> None:
     install(number="0.1.5")
     with pytest.raises(Unsupported, match=r"0\.1\.5 is too old; 0\.1\.7 is the oldest"):

@@ -127,23 +127,22 @@ def _swapped(layer: Any) -> Any:
 
 
 MUTANTS = {
-    "pages in place of slots": Mutant(("mha.list_units",), given(unit=16), MIXED),
-    "slots in place of pages": Mutant(("mha.tabulate",), given(unit=1), MIXED | {"window": 24, "page": 16}),
-    "the table begins a page late": Mutant(("mha.tabulate",), _rolled, MIXED | {"sinks": True}),
-    "a list without a tail": Mutant(("mha.LIST_PAD", "indices.LIST_PAD", "step.LIST_PAD"), lambda pad: 0, MIXED),
+    "pages in place of slots": Mutant(("step.list_units",), given(unit=16), MIXED),
+    "the table begins a page late": Mutant(("step.tabulate",), _rolled, MIXED | {"sinks": True}),
+    "a list without a tail": Mutant(("indices.LIST_PAD", "step.LIST_PAD"), lambda pad: 0, MIXED),
     "a table without columns after it": Mutant(
         ("mha.TABLE_PAD", "indices.TABLE_PAD", "step.TABLE_PAD"), lambda pad: 0, {"rows": ((0, 70),), "sinks": True}
     ),
     "a window of one more": Mutant(("mha.MhaAttention._unified",), lambda f: _wider(f, 1), MIXED | {"window": 24}),
     "a window of one less": Mutant(("mha.MhaAttention._unified",), lambda f: _wider(f, -1), MIXED | {"window": 24}),
-    "freed pages in the table": Mutant(("mha.tabulate",), given(window=0), MIXED | {"window": 24, "page": 16}),
+    "freed pages in the table": Mutant(("step.tabulate",), given(window=0), MIXED | {"window": 24, "page": 16}),
     "windows go to the decode kernel": Mutant(
         ("mha.routes",), lambda routes: lambda spec: _routes(one="decode"), DECODE | {"window": 24}
     ),
     "fp8 prompts go to the prefill kernel": Mutant(
         ("mha.routes",), lambda routes: lambda spec: _routes(rest="prefill"), MIXED | {"kv_dtype": "fp8"}
     ),
-    "int32 lengths": Mutant(("mha.tabulate",), _with_int32, MIXED | {"sinks": True}),
+    "int32 lengths": Mutant(("step.tabulate",), _with_int32, MIXED | {"sinks": True}),
     "blocks of 64": Mutant(("mha.DECODE_UNIT",), lambda unit: 64, DECODE | {"page": 64}),
     "tiles of one token": Mutant(
         ("mha.SMALLEST_TILE",), lambda size: 1, {"rows": ((600, 1),), "leading": 1, "page": 1, "sinks": True}
@@ -152,9 +151,9 @@ MUTANTS = {
     "the first KV head's scale for all": Mutant(
         ("mha._by_head",), lambda f: lambda scale, heads: f(scale[:1], heads), MIXED | {"kv_dtype": "fp8"}
     ),
-    "lists of the first fill": Mutant(("mha.list_units",), _first_only, DECODE, SHORTER),
+    "lists of the first fill": Mutant(("step.list_units",), _first_only, DECODE, SHORTER),
     "tables of the first fill": Mutant(
-        ("mha.tabulate",), _first_only, DECODE | {"window": 24}, SHORTER | {"window": 24}
+        ("step.tabulate",), _first_only, DECODE | {"window": 24}, SHORTER | {"window": 24}
     ),
     "nothing in advance": Mutant(("backend.AiterAdvance.advance",), never(), DECODE, advance=True),
     "the rest's queries counted from the step's first": Mutant(
@@ -172,9 +171,9 @@ MUTANTS = {
     "longer latent queries than there are kernels for": Mutant(
         ("mla.MLA_QUERIES",), lambda n: 32, {"rows": ((40, 6),), "leading": 1, **LATENT}
     ),
-    "latents by pages": Mutant(("mla.list_units",), given(unit=16), DECODE | LATENT),
+    "latents by pages": Mutant(("step.list_units",), given(unit=16), DECODE | LATENT),
     "work of the first fill": Mutant(("mla.MlaAttention._plan_work",), once, DECODE | LATENT, SHORTER | LATENT),
-    "slots of the first fill": Mutant(("mla.list_units",), _first_only, DECODE | LATENT, SHORTER | LATENT),
+    "slots of the first fill": Mutant(("step.list_units",), _first_only, DECODE | LATENT, SHORTER | LATENT),
     "nothing in the advance of latents": Mutant(
         ("backend.AiterAdvance.advance",), never(), DECODE | LATENT, advance=True
     ),

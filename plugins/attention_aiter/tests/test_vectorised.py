@@ -12,17 +12,19 @@ from torch import Tensor
 
 from plugins.attention_aiter.tests.conftest import FACTS
 from plugins.attention_aiter.tests.double import Double, Refused, from_vectors
-from plugins.attention_aiter.tests.test_attention_aiter import MI300, MI355, case_of, checks_of, run
+from plugins.attention_aiter.tests.test_attention_aiter import MI300, MI355, case_of, run
 from srtkit.spec.attention import LayerHandle
 from srtkit.spec.errors import Unsupported
+from srtkit.spec.facts import DeviceFacts
 from srtkit_conformance.catalogue import suite_for
 from srtkit_conformance.check import Failed
 from srtkit_conformance.find import Subject, load_target
 from srtkit_conformance.kits.attention.harness import Harness
 from srtkit_conformance.kits.attention.step import Step
+from srtkit_conformance.kits.here import checks_of, wrong
 from srtkit_conformance.kits.numeric.gates import Margins
-from srtkit_conformance.runner import Runner
 from srtkit_conformance.target import Target
+from srtkit_plugin_attention_aiter import vec
 
 NEWER = pytest.mark.parametrize(
     "double", ["gfx942 newer", pytest.param("gfx950 newer", marks=pytest.mark.full)], indirect=True
@@ -51,10 +53,7 @@ def _stored(layer: LayerHandle, slots: Tensor, k: Tensor, v: Tensor) -> None:
 def test_it_keeps_the_contract(target: Target, level: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("srtkit_plugin_attention_aiter.vectorised.store", _stored)
     groups = ("refusals", "features", "parts", "layout", "numerics", "steps", "memory", "capture")
-    checks = [*checks_of(0, *groups), *checks_of(1, *groups)] if level == 1 else checks_of(2, *groups)
-    runner = Runner(SUBJECT, suite_for("attention"), target, target.folder)
-    results = [runner.run(dataclasses.replace(check, isolated=False)) for check in checks]
-    assert [f"{result.id}: {result.message}" for result in results if not result.good] == []
+    assert wrong(target, checks_of("attention", (0, 1) if level == 1 else [2], groups)) == []
 
 
 @NEWER
@@ -98,11 +97,11 @@ FAULTS: dict[str, tuple[str, Any]] = {
 @pytest.mark.full
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults_are_found(harness: Harness, double: Double, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
-    from srtkit_plugin_attention_aiter import indices, vectorised
+    from srtkit_plugin_attention_aiter import indices, step
 
     name, plant = FAULTS[fault]
-    monkeypatch.setattr(vectorised, name, plant(vars(vectorised)[name]))
-    monkeypatch.setattr(indices, "LIST_PAD", vectorised.LIST_PAD)
+    monkeypatch.setattr(step, name, plant(vars(step)[name]))
+    monkeypatch.setattr(indices, "LIST_PAD", step.LIST_PAD)
     with pytest.raises((Failed, Refused)):
         run(harness, double, **MIXED_ROWS)
 
@@ -123,8 +122,22 @@ def test_more_pages_than_the_kernel_counts_are_refused(harness: Harness, monkeyp
     case = case_of(harness, **MIXED_ROWS)
     step = Step(harness.rig(case), case)
     step.fill()
-    with pytest.raises(Unsupported, match="reads at most 8 pages"):
+    with pytest.raises(Unsupported, match="attention:aiter-vec: reads at most 8 pages"):
         step.attend()
+
+
+@NEWER
+def test_queries_are_not_touched_where_the_scale_is_the_kernels_own(harness: Harness, double: Double) -> None:
+    """128 ** -0.5 * 128 ** 0.5 is not 1."""
+    case = case_of(harness, ((40, 1),), leading=1, scale=128**-0.5, fused=True)
+    step = Step(harness.rig(case), case)
+    step.run().check(Margins())
+    assert double.log[-1][1]["Q"].data_ptr() == step.q.data_ptr()
+
+
+def test_its_errors_have_its_name() -> None:
+    with pytest.raises(Unsupported, match="attention:aiter-vec: its kernels are for AMD's"):
+        vec.capabilities(DeviceFacts("cuda", "H100", "sm90"))
 
 
 @MI300

@@ -47,7 +47,7 @@ class HiradixOptions(BaseModel):
     )
     storage: Table | None = Field(None, description='a page store below the host: use = "files", and its options')
     overlap: Literal["auto", "on", "off"] = Field(
-        "auto", description="whether copies run beside steps, on a stream of their own; auto: on accelerators"
+        "auto", description="whether copies run beside steps, on streams of their own; auto: on accelerators"
     )
     piece_kib: PositiveInt = Field(
         1024, description="KiB of a page that are one copy at least: so many layers are joined, and wait for one load"
@@ -112,7 +112,7 @@ def build(given: PrefixCacheBuild) -> PrefixCache:
 
 
 def build_mover(given: MoverBuild) -> TierMover:
-    """What moves the pages of one rank: host memory, a stream of its own, a thread for storage. Imports torch."""
+    """What moves the pages of one rank: host memory, streams of its own, threads for storage. Imports torch."""
     from srtkit_plugin_cache_hiradix.mover import Mover
 
     return Mover(given)

@@ -17,7 +17,7 @@ from srtkit.spec.prefix_cache import Transfer
 from srtkit_plugin_cache_hiradix.memory import ComponentMemory
 
 BATCH_PAGES = 16
-THREADS = 2  # one may write while another reads
+THREADS = 2  # of each direction: a request waits for what is read, and must not wait for what is written
 
 
 class StorageCopies:
@@ -26,7 +26,7 @@ class StorageCopies:
     def __init__(self, store: KVStore, memory: Mapping[str, ComponentMemory]) -> None:
         self._store = store
         self._memory = memory
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tier-storage")
+        self._reading, self._writing = (ThreadPoolExecutor(THREADS, f"tier-storage-{way}") for way in ("in", "out"))
         self._lock = threading.Lock()  # of the three below
         self._wanted: dict[int, float] = {}  # by transfer: until when
         self._filling: set[int] = set()  # transfers that write to a page right now: not given up before that is done
@@ -37,10 +37,9 @@ class StorageCopies:
         now = time.monotonic()
         with self._lock:
             self._wanted.update((one.id, now + one.needed_by) for one in transfers)
-        for direction, work in (("in", self._read), ("out", self._write)):
-            asked = [one for one in transfers if one.direction == direction]
-            if asked:
-                self._threads.submit(work, asked)
+        for direction, threads, work in (("in", self._reading, self._read), ("out", self._writing, self._write)):
+            if asked := [one for one in transfers if one.direction == direction]:
+                threads.submit(work, asked)
 
     def finished(self) -> tuple[list[int], list[int]]:
         """Done and failed since the last call; those whose time is over have failed."""
@@ -56,24 +55,26 @@ class StorageCopies:
         """Give up what is under way, wait for the calls that run, close the store."""
         with self._lock:
             self._wanted.clear()
-        self._threads.shutdown(wait=True, cancel_futures=True)
+        for threads in (self._reading, self._writing):
+            threads.shutdown(wait=True, cancel_futures=True)
         self._store.close()
 
     def _read(self, transfers: Sequence[Transfer]) -> None:
-        """Pages of a prefix in its order: after the first that is missing, none is worth anything."""
+        """Pages of one prefix or of several: the store is asked at once which of them it has, and then for those."""
         pages = [(one, key, page) for one in transfers for key, page in zip(one.there, one.here.tolist(), strict=True)]
-        missing: set[str] = set()  # components
+        stored = self._store.exists([key for _, key, _ in pages], self._left(transfers[0])).values
+        for (one, _, _), there in zip(pages, stored, strict=True):
+            if not there:
+                self._answer(one, ok=False)
+        pages = [part for part, there in zip(pages, stored, strict=True) if there]
         for start in range(0, len(pages), BATCH_PAGES):
-            batch = [part for part in pages[start : start + BATCH_PAGES] if part[0].component not in missing]
-            contents = self._store.get([key for _, key, _ in batch], self._left(batch[0][0])).values if batch else ()
+            batch = pages[start : start + BATCH_PAGES]
+            contents = self._store.get([key for _, key, _ in batch], self._left(batch[0][0])).values
             for (one, _, page), content in zip(batch, contents, strict=True):
-                if content is None or one.component in missing or not self._filled(one, page, content):
-                    missing.add(one.component)
+                if content is None or not self._filled(one, page, content):
                     self._answer(one, ok=False)
                 elif page == one.here[-1]:
                     self._answer(one, ok=True)
-        for one in transfers:
-            self._answer(one, ok=False)  # of those that are left
 
     def _filled(self, one: Transfer, page: int, content: bytes) -> bool:
         with self._lock:

@@ -200,3 +200,35 @@ def test_a_page_that_is_being_filled_is_not_given_up(platform: Platform, monkeyp
     done, late = told(mover, 1)
     assert done + late == [1] and filled.is_set()
     mover.close()
+
+
+def test_a_prefix_that_storage_has_comes_although_one_before_it_is_missing(platform: Platform) -> None:
+    """Two requests that come together: of the first it has nothing, of the second all."""
+    store = Counting()
+    mover, _ = mover_of(platform, 1, store)
+    [own] = mover._memory.values()
+    cold, warm = ([bytes([first + i]) * 32 for i in range(3)] for first in (0, 10))
+    store.kept = dict.fromkeys(warm, bytes(own.read(0)))
+    transfers = [
+        Transfer(number, "full", "in", "storage", ints(number), (key,), needed_by=5.0)
+        for number, key in enumerate([*cold, *warm], 1)
+    ]
+    mover.start(transfers)
+    assert told(mover, 6) == ([4, 5, 6], [1, 2, 3])
+    mover.close()
+
+
+def test_what_is_read_does_not_wait_for_what_is_written(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Counting()
+    mover, _ = mover_of(platform, 1, store)
+    [own] = mover._memory.values()
+    go_on, put = threading.Event(), store.put
+    store.kept = {b"a" * 32: bytes(own.read(0))}
+    monkeypatch.setattr(store, "put", lambda *given: go_on.wait(10.0) and put(*given))
+    for number in range(1, 5):
+        mover.start([Transfer(number, "full", "out", "storage", ints(number), (bytes([number]) * 32,), needed_by=9.0)])
+    mover.start([Transfer(5, "full", "in", "storage", ints(5), (b"a" * 32,), needed_by=9.0)])
+    assert told(mover, 1) == ([5], [])
+    go_on.set()
+    assert told(mover, 4) == ([1, 2, 3, 4], [])
+    mover.close()

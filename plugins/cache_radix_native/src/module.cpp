@@ -33,6 +33,13 @@ PyObject* given(PyObject* made) {
     return made;
 }
 
+// A library that was made for another cache.py must refuse its calls, not read beyond their arguments.
+void expect(Py_ssize_t wanted, Py_ssize_t n) {
+    if (n == wanted) return;
+    PyErr_Format(PyExc_TypeError, "%zd arguments, not %zd: compile the library again", n, wanted);
+    throw Raised();
+}
+
 int64_t number(PyObject* object) {
     const int64_t value = PyLong_AsLongLong(object);
     if (value == -1 && PyErr_Occurred()) throw Raised();
@@ -127,8 +134,9 @@ PyObject* tuple(Objects... objects) {
 }
 
 // match(ids, length, about) → (pages, bytes of them, lease). `about`: see class Key, or None.
-PyObject* match(PyObject* self, PyObject* const* args, Py_ssize_t) {
+PyObject* match(PyObject* self, PyObject* const* args, Py_ssize_t n_args) {
     return guarded(self, [&](Cache& cache) {
+        expect(3, n_args);
         const int64_t length = number(args[1]);
         const Ints ids(args[0], length);
         const int64_t n = cache.match(Key(ids.data(), length, about_of(args[2])));
@@ -137,8 +145,9 @@ PyObject* match(PyObject* self, PyObject* const* args, Py_ssize_t) {
 }
 
 // peek(ids, length, about) → pages.
-PyObject* peek(PyObject* self, PyObject* const* args, Py_ssize_t) {
+PyObject* peek(PyObject* self, PyObject* const* args, Py_ssize_t n_args) {
     return guarded(self, [&](Cache& cache) {
+        expect(3, n_args);
         const int64_t length = number(args[1]);
         const Ints ids(args[0], length);
         return PyLong_FromLongLong(cache.peek(Key(ids.data(), length, about_of(args[2]))));
@@ -152,8 +161,9 @@ uint64_t lease_of(PyObject* object) {
 }
 
 // insert(lease, ids, about, pages [n, components], n) → (pages, bytes of them, lease, remaps [m, 4] as bytes).
-PyObject* insert(PyObject* self, PyObject* const* args, Py_ssize_t) {
+PyObject* insert(PyObject* self, PyObject* const* args, Py_ssize_t n_args) {
     return guarded(self, [&](Cache& cache) {
+        expect(5, n_args);
         const int64_t n_pages = number(args[4]), length = n_pages * cache.page_size();
         const Ints ids(args[1], length), mine(args[3], n_pages * cache.components());
         const Key key(ids.data(), length, about_of(args[2]));
@@ -195,11 +205,13 @@ const std::string& namespace_of(const radix::Node& node) {
 }
 
 // outline(limit, tokens) → list of (parent, length, ids as bytes, bytes of pages, namespace, hits, pins).
-PyObject* outline(PyObject* self, PyObject* const* args, Py_ssize_t) {
+PyObject* outline(PyObject* self, PyObject* const* args, Py_ssize_t n_args) {
     return guarded(self, [&](Cache& cache) {
+        expect(2, n_args);
         const int64_t tokens = number(args[1]);
+        const std::vector<radix::Shown> found = cache.outline(number(args[0]));
         PyObject* list = given(PyList_New(0));
-        for (const radix::Shown& one : cache.outline(number(args[0]))) {
+        for (const radix::Shown& one : found) {
             const radix::View run = one.node->run.view();
             const std::vector<int32_t>& pages = one.node->pages;
             const std::string& name = namespace_of(*one.node);

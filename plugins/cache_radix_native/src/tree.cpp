@@ -222,17 +222,19 @@ void Tree::trim(Node& leaf, int64_t n, std::vector<int32_t>& pages) {
     const int64_t keep = n_pages(leaf) - n;
     pages.insert(pages.end(), leaf.pages.begin() + keep * components, leaf.pages.end());
     evictable -= n;
+    const Run gone = leaf.run.cut(keep * page_size);
+    if (keep > 0) leaf.run.fit();
+    if (keep == 0 || !leaf.run.shares_memory(gone)) {  // it has let go of memory that parts above it may have, too
+        for (Node* part = leaf.parent; part->run.shares_memory(gone); part = part->parent) part->run.fit();
+    }
     if (keep > 0) {
-        leaf.run.cut(keep * page_size);
-        leaf.run.fit();
         cut_vector(leaf.pages, keep * components);
         if (!leaf.hashes.empty()) cut_vector(leaf.hashes, keep);
         return;
     }
     queue_.discard(leaf);
     Node& parent = *leaf.parent;
-    const auto taken = parent.children.take(leaf.key, leaf);
-    for (Node* part = &parent; part->run.shares_memory(taken->run); part = part->parent) part->run.fit();
+    parent.children.take(leaf.key, leaf);
     --nodes;
     settle(parent);
 }

@@ -10,6 +10,7 @@ import pytest
 
 from srtkit.spec.errors import DeviceAbsent
 from srtkit_plugin_cache_radix_native import library
+from srtkit_plugin_cache_radix_native.library import load
 
 
 @pytest.fixture
@@ -35,3 +36,12 @@ def test_a_library_of_something_else(fresh: None, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(library, "LIBRARY", find_spec("numpy.random.mtrand").origin)  # type: ignore[union-attr]
     with pytest.raises(DeviceAbsent, match="PyInit__radix"):
         library.load()
+
+
+def test_a_call_that_it_was_not_made_for_is_refused(library: None) -> None:
+    """As by a library of older sources: nothing is read beyond the arguments."""
+    cache = load().Cache(4, 1, 0, False, 2**64 - 1)
+    for call in (cache.match, cache.peek, cache.insert, cache.outline):
+        with pytest.raises(TypeError, match="compile the library again"):
+            call()
+    assert cache.figures() == (0, 0, 0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import resource
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -156,3 +158,29 @@ def test_a_path_may_be_as_long_as_a_context() -> None:
     before = nodes_alive()
     cache.close()
     assert before - nodes_alive() > 3000
+
+
+def test_a_short_prefix_does_not_keep_the_memory_of_what_went() -> None:
+    """Of 100 sequences of 256 KiB the first page is kept; the rest goes in two pieces, the last less than a quarter."""
+    cache = NativeRadixCache(PrefixCacheBuild(16, (FULL,), RadixOptions(eviction="slru")))
+    n = 1 << 16
+    pages = {"full": np.arange(1, n // 16 + 1, dtype=np.int32)}
+
+    def keep_first_page(number: int) -> None:
+        ids = np.arange(number * n, (number + 1) * n, dtype=np.int32)
+        cache.release(cache.insert(cache.match(CacheKey(ids)), CacheKey(ids), pages, n)[0])
+        cache.release(cache.match(CacheKey(ids, limit=16)))  # so it has been used again, and goes last
+        cache.evict("full", n // 16 - 101)
+        cache.evict("full", 100)
+
+    keep_first_page(0)
+    before = resident_bytes()
+    for number in range(1, 101):
+        keep_first_page(number)
+    assert cache.stats().cached_pages == {"full": 101}
+    assert resident_bytes() - before < 8 << 20
+
+
+def resident_bytes() -> int:
+    """Memory of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()

@@ -55,7 +55,7 @@ def _configure_library(actions: Any) -> None:
     for kind in ("attention", "ops", "graph-runner"):
         first.add_argument(f"--{kind}", metavar="NAME", help="the plugin to try (default: the platform's first choice)")
     first.add_argument("--level", type=int, default=2, choices=range(5), help="of the conformance suite (default: 2)")
-    first.add_argument("--seconds", type=float, default=1800, help="after which a step is ended (default: 1800)")
+    first.add_argument("--seconds", type=float, default=7200, help="after which a step is ended (default: 7200)")
     first.add_argument("--report", type=Path, help="file to write (default: first-run-PLATFORM.md)")
 
 

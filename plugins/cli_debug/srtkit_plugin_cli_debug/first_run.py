@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -24,6 +25,9 @@ from srtkit_plugin_cli_debug.plugins import descriptor_of, file_of
 
 KINDS = ("attention", "ops", "graph_runner")
 """Of which the platform's own choice is tried, or what was named."""
+PATIENCE = "10"
+"""Times the suite's time limits: kernels may be compiled in the first checks, for minutes. One that is ended while it
+compiles has done so in vain, and 0.1.7 of aiter leaves a lock behind, which every later start waits for."""
 TOLD = ("srtkit-core", "torch", "triton")
 SHOWN = 60
 """Lines of a step's output in the report, the last ones."""
@@ -47,7 +51,7 @@ def commands(platform: str, parts: Sequence[str], level: int) -> Iterator[list[s
     yield from (["debug", "signatures", part] for part in parts if file_of(part, signatures.FILE))
     yield from (["debug", "calls", part, "--platform", platform] for part in parts if file_of(part, calls.FILE))
     for part in (f"platform:{platform}", *parts):
-        yield ["conformance", "run", part, "--device", platform, "--level", str(level)]
+        yield ["conformance", "run", part, "--device", platform, "--level", str(level), "--patience", PATIENCE]
 
 
 def run(platform: str, named: Mapping[str, str], level: int, report: Path, limit: float) -> int:
@@ -98,17 +102,40 @@ def _outcome(command: Sequence[str], limit: float) -> Outcome:
     begin = time.monotonic()
     with tempfile.TemporaryFile() as said:
         line = [sys.executable, "-m", "srtkit", *command]
-        process = subprocess.Popen(line, stdout=said, stderr=subprocess.STDOUT, start_new_session=True)
+        process = subprocess.Popen(line, stdout=said, stderr=subprocess.STDOUT)
         try:
             code = process.wait(limit)
         except subprocess.TimeoutExpired:
             code = TOO_LONG
         finally:
             if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+                end(process)
         said.seek(0)
         return Outcome(command, code, time.monotonic() - begin, said.read().decode(errors="replace"))
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Kill it and all that it has started.
+
+    That is more than its process group: the conformance suite's children lead groups of their own, and one that hangs
+    in a kernel would keep the device from the steps that follow.
+    """
+    for one in family(process.pid):
+        with suppress(ProcessLookupError):
+            os.kill(one, signal.SIGKILL)
+    process.wait()
+
+
+def family(process: int) -> list[int]:
+    """A running process, all that it has started, and those that these have, by the kernel's account (Linux)."""
+    parents = {}
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended
+            parents[int(file.parent.name)] = int(file.read_text("utf-8", "replace").rpartition(")")[2].split()[1])
+    found = [process]
+    for one in found:
+        found += [child for child, parent in parents.items() if parent == one]
+    return found
 
 
 def _verdict(one: Outcome) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -151,9 +153,9 @@ def test_the_steps_are_commands_of_srt() -> None:
         "doctor",
         "debug signatures attention:aiter",
         "debug calls attention:aiter --platform rocm",
-        "conformance run platform:rocm --device rocm --level 2",
-        "conformance run attention:aiter --device rocm --level 2",
-        "conformance run ops:triton --device rocm --level 2",
+        "conformance run platform:rocm --device rocm --level 2 --patience 10",
+        "conformance run attention:aiter --device rocm --level 2 --patience 10",
+        "conformance run ops:triton --device rocm --level 2 --patience 10",
     ]
 
 
@@ -184,10 +186,23 @@ def test_a_step_that_hangs_is_ended_and_the_others_run(tmp_path: Path, capsys: p
     line = ["debug", "first-run", "--platform", "cpu", "--attention", "torch", "--seconds", "0.01"]
     assert main([*line, "--report", str(report)]) == 1
     said = capsys.readouterr().out
-    assert "srt conformance run attention:torch --device cpu --level 2\n  took too long" in said
+    assert "srt conformance run attention:torch --device cpu --level 2 --patience 10\n  took too long" in said
     assert "0 of 5 steps passed" in said
     assert report.read_text().count("took too long") == 5
     assert TOO_LONG == 124
+
+
+def test_what_is_ended_is_found_in_other_sessions_too() -> None:
+    """As the suite's children are: a process group would leave them."""
+    child = "import os, time; os.setsid(); print(os.getpid(), flush=True); time.sleep(60)"
+    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    with subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        grandchild = int(process.stdout.readline())
+        found = first_run.family(process.pid)
+        for one in found:
+            os.kill(one, signal.SIGKILL)
+    assert found == [process.pid, grandchild]
 
 
 @pytest.mark.full

@@ -59,7 +59,8 @@ def find() -> Library:
     try:
         functions = {name: vars(import_module(module)).get(name) for name, module in FUNCTIONS.items()}
     except Exception as error:  # of whatever it loads: a ROCm file, a compiler, its own modules
-        raise DeviceAbsent(PART, f"amd-aiter {found} cannot be imported: {error}", "srt doctor") from error
+        cause, remedy = f"amd-aiter {found} cannot be imported: {error}", "`srt doctor` looks at ROCm and hipcc"
+        raise DeviceAbsent(PART, cause, remedy) from error
     if missing := sorted(name for name, function in functions.items() if function is None):
         raise Unsupported(PART, f"amd-aiter {found} has no {', '.join(missing)}", WITHOUT)
     return Library(found, **functions)  # type: ignore[arg-type]

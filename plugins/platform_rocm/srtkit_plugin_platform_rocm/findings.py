@@ -121,12 +121,19 @@ class Machine:
             detail = f"is neither in {named}/bin nor on the PATH, and aiter compiles its kernels with it when they are "
             detail += "first called: install ROCm's development packages (rocm-dev), or set ROCM_PATH to where they are"
             yield Finding("warn", "hipcc", detail)
-        if version := text(home / ".info/version"):
+        version, hipconfig = text(home / ".info/version"), shutil.which("hipconfig", path=programs)
+        if version:
             yield Finding("ok", "ROCm", f"{version} in {named}")
-        elif not shutil.which("hipconfig", path=programs):
+        if not version and not hipconfig:
             detail = f"neither {named}/.info/version nor hipconfig is here, and aiter cannot be imported without "
             detail += '("ROCm version file not found"): install ROCm there, or set ROCM_PATH to where it is'
             yield Finding("warn", "ROCm", detail)
+        elif not (self.root / "opt/rocm/bin/hipconfig").exists():
+            detail = (
+                "is not there, and aiter 0.1.7 calls it by this name, wherever ROCm is, when it compiles its decode "
+            )
+            detail += "kernel: sudo ln -s FOLDER /opt/rocm, where FOLDER is ROCm's"
+            yield Finding("warn", "/opt/rocm/bin/hipconfig", detail)
 
     def _numa(self) -> Iterator[Finding]:
         if text(self.root / "proc/sys/kernel/numa_balancing") not in ("", "0"):

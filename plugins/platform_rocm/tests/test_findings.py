@@ -111,8 +111,12 @@ def test_rocm_elsewhere(tmp_path: Path) -> None:
     write_machine(tmp_path, gpus=1)
     (tmp_path / "opt/rocm").rename(tmp_path / "opt/rocm-7.1.0")
     assert [one.subject for one in faults(found(tmp_path))] == ["hipcc", "ROCm"]
-    assert faults(found(tmp_path, ROCM_PATH="/opt/rocm-7.1.0")) == []
-    assert faults(found(tmp_path, PATH=str(tmp_path / "opt/rocm-7.1.0/bin"))) == []
+    for variables in ({"ROCM_PATH": "/opt/rocm-7.1.0"}, {"PATH": str(tmp_path / "opt/rocm-7.1.0/bin")}):
+        (fault,) = faults(found(tmp_path, **variables))
+        assert (fault.verdict, fault.subject) == ("warn", "/opt/rocm/bin/hipconfig")
+        assert "sudo ln -s" in fault.detail
+    (tmp_path / "opt/rocm").symlink_to("rocm-7.1.0")
+    assert faults(found(tmp_path)) == []
 
 
 def faults(findings: list[Finding]) -> list[Finding]:

@@ -67,7 +67,7 @@ def build(given: AttentionBuild) -> AttentionBackend:
 def srtkit_attention() -> AttentionDescriptor:
     """Offers the backend `my-plugin`."""
     return AttentionDescriptor(
-        contract="1.0",
+        contract="1.1",
         options=Options,
         capabilities=capabilities,
         kv_layouts=kv_layouts,
