@@ -21,7 +21,7 @@ SETTINGS = sorted(one for one in LINES if re.fullmatch(r"[a-z_]+(\.[a-z_]+)+=\w+
 
 def test_there_are_some() -> None:
     assert len(COMMANDS) > 10
-    assert len(SETTINGS) == 3
+    assert len(SETTINGS) == 4
 
 
 @pytest.mark.parametrize("command", COMMANDS)
