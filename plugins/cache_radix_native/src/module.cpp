@@ -98,7 +98,8 @@ PyObject* guarded(PyObject* self, Call call) noexcept {
     }
     try {
         return call(*cache);
-    } catch (const Raised&) {
+    } catch (const Raised&) {  // Python's memory may have ended after the tree has changed: a lease that nobody has
+        cache->broken = PyErr_ExceptionMatches(PyExc_MemoryError) != 0;
     } catch (const radix::Refused& refused) {
         PyErr_SetString(PyExc_AssertionError, text(refused.why));
     } catch (const std::exception&) {  // bad_alloc, or a length that no vector has: the tree may be half changed

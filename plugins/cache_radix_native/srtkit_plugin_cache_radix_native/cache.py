@@ -6,7 +6,7 @@ Every decision is the library's. One call of the contract is one call of the lib
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import get_args
 
 import numpy as np
@@ -78,7 +78,10 @@ class NativeRadixCache(PrefixCache):
         for key in keys:
             length = min(len(key.ids), max(key.limit, 0))
             about = _about(key, length) if key.namespace or key.priority or key.spans else None
-            lengths.append(self._c.peek(key.ids, length, about) * self._page_size)
+            try:
+                lengths.append(self._c.peek(key.ids, length, about) * self._page_size)
+            except MemoryError:
+                raise _no_memory() from None
         return lengths
 
     def insert(self, lease: Lease, key: CacheKey, pages: Mapping[str, Ints], upto: int) -> tuple[Lease, list[Remap]]:
@@ -97,7 +100,7 @@ class NativeRadixCache(PrefixCache):
 
     def release(self, lease: Lease) -> Evicted:
         """Unpin; gives back the pages that a reset left to this lease."""
-        return self._evicted(self._c.release(lease.token))
+        return self._evicted(self._c.release, lease.token)
 
     def evictable(self, component: str) -> int:
         """Pages of every component that no lease covers."""
@@ -108,7 +111,7 @@ class NativeRadixCache(PrefixCache):
     def evict(self, component: str, n: int) -> Evicted:
         """Free min(n, evictable) pages of every component, from the ends of the leaves that go first."""
         assert component in self._names, f"no component {component}"
-        return self._evicted(self._c.evict(n))
+        return self._evicted(self._c.evict, n)
 
     def transfers(self) -> list[Transfer]:
         """None: there are no tiers."""
@@ -125,7 +128,7 @@ class NativeRadixCache(PrefixCache):
 
     def reset(self) -> Evicted:
         """Forget everything. Leases from before keep their pages until released and grow no more."""
-        return self._evicted(self._c.reset())
+        return self._evicted(self._c.reset)
 
     def stats(self) -> CacheStats:
         """Figures; all components have equally many pages."""
@@ -168,7 +171,12 @@ class NativeRadixCache(PrefixCache):
         names = self._names
         return [_remap(names[place], index, mine, theirs) for place, index, mine, theirs in REMAP.iter_unpack(remaps)]
 
-    def _evicted(self, pages: bytes) -> Evicted:
+    def _evicted(self, call: Callable[..., bytes], *given: object) -> Evicted:
+        """What a call gives back."""
+        try:
+            pages = call(*given)
+        except MemoryError:
+            raise _no_memory() from None
         return Evicted(self._pages(pages)) if pages else self._none_evicted
 
 

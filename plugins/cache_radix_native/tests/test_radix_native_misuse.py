@@ -11,6 +11,7 @@ import pytest
 
 from plugins.cache_radix.tests.helpers import PAGE, key
 from plugins.cache_radix_native.tests.helpers import extend, new_cache, nodes_alive, store
+from srtkit.spec.errors import OutOfMemory
 from srtkit.spec.kv import FULL
 from srtkit.spec.prefix_cache import CacheKey, PrefixCache, PrefixCacheBuild
 from srtkit_conformance.kits.prefix_cache.machine import run_machine
@@ -174,13 +175,48 @@ def test_a_short_prefix_does_not_keep_the_memory_of_what_went() -> None:
         cache.evict("full", 100)
 
     keep_first_page(0)
-    before = resident_bytes()
+    before = process_bytes(1)
     for number in range(1, 101):
         keep_first_page(number)
     assert cache.stats().cached_pages == {"full": 101}
-    assert resident_bytes() - before < 8 << 20
+    assert process_bytes(1) - before < 8 << 20
 
 
-def resident_bytes() -> int:
-    """Memory of this process."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+def test_memory_that_is_not_there_is_told_and_nothing_is_asked_of_it_again() -> None:
+    """A key with a span is copied: 128 MiB, of which the system gives 32."""
+    cache = new_cache()
+    what = CacheKey(np.zeros(1 << 25, np.int32), spans=((0, 4, b"image"),))
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (process_bytes(0) + (32 << 20), before[1]))
+    try:
+        with pytest.raises(OutOfMemory, match="prefix_cache:radix-native"):
+            cache.peek([what])
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+    with pytest.raises(AssertionError, match="ran out of memory before"):
+        cache.reset()
+
+
+def test_a_lease_that_python_had_no_memory_for_is_not_left_behind() -> None:
+    """One of the allocations of a call fails, whichever it is: then the cache is not used any more."""
+    hooks = pytest.importorskip("_testcapi")
+    what, refused = key("ABCD"), 0
+    for nth in range(6):
+        cache = new_cache()
+        store(cache, what, [1, 2, 3, 4])
+        match = cache._c.match
+        hooks.set_nomemory(nth, nth + 1)
+        try:
+            match(what.ids, len(what.ids), None)
+        except MemoryError:
+            refused += 1
+            with pytest.raises(AssertionError, match="ran out of memory before"):
+                cache.match(what)
+        finally:
+            hooks.remove_mem_hooks()
+    assert refused
+
+
+def process_bytes(which: int) -> int:
+    """0: addresses of this process, 1: its memory."""
+    return int(Path("/proc/self/statm").read_text().split()[which]) * resource.getpagesize()
