@@ -63,7 +63,7 @@ def run(platform: str, named: Mapping[str, str], level: int, report: Path, limit
     descriptor: PlatformDescriptor = descriptor_of("platform", platform)
     devices = descriptor.probe(descriptor.options())
     if not devices:
-        remedy = "run it on such a machine; --platform cpu shows on any what it does"
+        remedy = "`srt doctor` says what it misses on this machine; --platform cpu shows on any what first-run does"
         raise DeviceAbsent(f"platform:{platform}", "its device is not here", remedy)
     chosen = descriptor.defaults(devices[0]).plugins
     parts = [f"{kind}:{named.get(kind) or chosen[kind][0]}" for kind in KINDS if named.get(kind) or chosen.get(kind)]
