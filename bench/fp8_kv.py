@@ -72,7 +72,7 @@ class Forced:
         ids, logits = [], outputs["logits"][: len(step.rows)]
         for slot, position, row in zip(step.sampling.host_slots, step.sampling.host_positions, logits, strict=True):
             text = self.of_slot.setdefault(int(slot), len(self.of_slot))
-            self.logits[text, int(position)] = row.float()
+            self.logits[text, int(position)] = row.to(torch.float32, copy=True)
             ids.append(self._texts[text][int(position)])
         forced = torch.tensor(ids, dtype=torch.int32, device=self._last_token.device)
         self._last_token[step.sampling.slots[: len(ids)]] = forced

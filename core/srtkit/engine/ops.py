@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from srtkit.engine.sampler import draw_ranked, invert, uniform
+from srtkit.engine.sampler import drawn, uniform
 from srtkit.spec.capabilities import No
 from srtkit.spec.errors import PluginBroken, Unsupported
 from srtkit.spec.facts import DeviceFacts
@@ -74,10 +74,9 @@ def sample(
     logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, seed: Tensor, position: Tensor
 ) -> Tensor:
     """One token a row, int32 [N], as the sampler draws it."""
-    full = torch.softmax(logits.float() / torch.where(temperature > 0, temperature, 1.0)[:, None], -1)
-    filtered = torch.where(full < min_p[:, None] * full.amax(-1, keepdim=True), 0.0, full)
-    u = uniform(seed, position.long())
-    ids = torch.where((top_k > 0) | (top_p < 1), draw_ranked(full, filtered, top_k, top_p, u), invert(filtered, u))
+    given = torch.where(temperature > 0, temperature, 1.0), top_k, top_p, min_p, uniform(seed, position.long())
+    by_place, by_rank = (drawn(logits.float(), *given, by_rank=by_rank) for by_rank in (False, True))
+    ids = torch.where((top_k > 0) | (top_p < 1), by_rank, by_place)
     return torch.where(temperature > 0, ids, logits.argmax(-1)).int()
 
 

@@ -63,12 +63,15 @@ def sample(logits: Tensor, step: Sampling, state: DeviceState, draw: Op | None =
         return ids
     logits = logits.float()
     ids = logits.argmax(dim=-1)
-    drawn = np.flatnonzero(rows["temperature"] > 0)
+    warm = np.flatnonzero(rows["temperature"] > 0)
     ranked = (rows["top_k"] > 0) | (rows["top_p"] < 1)
-    for part, by_rank in ((drawn[~ranked[drawn]], False), (drawn[ranked[drawn]], True)):
+    for part, by_rank in ((warm[~ranked[warm]], False), (warm[ranked[warm]], True)):
         if len(part):
             index = state.upload(part)
-            ids[index] = _draw(logits[index], step.slots[index], step.positions[index].long(), state, by_rank=by_rank)
+            slots = step.slots[index]
+            temperature, top_k, top_p = state.temperature[slots], state.top_k[slots], state.top_p[slots]
+            u = uniform(state.seed[slots], step.positions[index].long())
+            ids[index] = drawn(logits[index], temperature, top_k, top_p, state.min_p[slots], u, by_rank=by_rank)
     return ids.int()
 
 
@@ -81,18 +84,21 @@ def _suppress_stops(logits: Tensor, step: Sampling, min_position: Ints, state: D
         logits[rows, ids] = -torch.inf
 
 
-def _draw(logits: Tensor, slots: Tensor, positions: Tensor, state: DeviceState, *, by_rank: bool) -> Tensor:
-    """Rows that need ranks are sorted; the others are not. Each row's own parameters decide, not the batch."""
-    full = torch.softmax(logits / state.temperature[slots, None], dim=-1)
-    u = uniform(state.seed[slots], positions)
-    min_p = state.min_p[slots, None]
+def drawn(
+    logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, u: Tensor, *, by_rank: bool
+) -> Tensor:
+    """A token a row of float32 logits, at temperatures above 0. Each row's own parameters decide, not the batch.
+
+    `by_rank`: rows are sorted, which top_k and top_p need; the others do not.
+    """
+    full = torch.softmax(logits / temperature[:, None], dim=-1)
     # min-p only removes from the tail, so applying it before the ranks changes what top-p sees
     # by nothing but the removed mass: top-p is therefore taken over the unfiltered mass.
-    probs = torch.where(full < min_p * full.amax(dim=-1, keepdim=True), 0.0, full)
-    return draw_ranked(full, probs, state.top_k[slots], state.top_p[slots], u) if by_rank else invert(probs, u)
+    probs = torch.where(full < min_p[:, None] * full.amax(dim=-1, keepdim=True), 0.0, full)
+    return _draw_ranked(full, probs, top_k, top_p, u) if by_rank else _invert(probs, u)
 
 
-def draw_ranked(full: Tensor, filtered: Tensor, top_k: Tensor, top_p: Tensor, u: Tensor) -> Tensor:
+def _draw_ranked(full: Tensor, filtered: Tensor, top_k: Tensor, top_p: Tensor, u: Tensor) -> Tensor:
     """Draw among the top-k and, of their mass, the top-p, without what min-p removed."""
     vocab = full.shape[-1]
     ordered, index = full.sort(dim=-1, descending=True, stable=True)
@@ -102,10 +108,10 @@ def draw_ranked(full: Tensor, filtered: Tensor, top_k: Tensor, top_p: Tensor, u:
     inside = before < top_p.double()[:, None] * ordered.sum(dim=-1, dtype=torch.float64, keepdim=True)
     inside[:, 0] = True
     kept = torch.where(inside & (ordered > 0), filtered.gather(-1, index), 0.0)
-    return index.gather(-1, invert(kept, u)[:, None]).squeeze(1)
+    return index.gather(-1, _invert(kept, u)[:, None]).squeeze(1)
 
 
-def invert(weights: Tensor, u: Tensor) -> Tensor:
+def _invert(weights: Tensor, u: Tensor) -> Tensor:
     """The first index whose cumulative weight exceeds u times the total; weights float32 [N, n] ≥ 0."""
     cumulative = weights.cumsum(dim=-1, dtype=torch.float64)
     target = u[:, None] * cumulative[:, -1:]
