@@ -40,6 +40,16 @@ BAMBA = {
     "mamba_chunk_size": 16,
 }
 MIXED = ["full_attention", "sliding_attention", "full_attention"]
+DEEPSEEK = {
+    "num_key_value_heads": None,
+    "first_k_dense_replace": 3,
+    "kv_lora_rank": 32,
+    "q_lora_rank": 24,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 24,
+}
+YARN = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 48}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {}),
     "llama3-tied": ("Llama", {"rope_parameters": LLAMA3, "tie_word_embeddings": True}),
@@ -53,8 +63,10 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3-near": ("Gemma3", GEMMA | {"layer_types": MIXED[1:2] * 3}),  # no component "full"
     "bamba": ("Bamba", BAMBA),
     "bamba-pure": ("Bamba", BAMBA | {"attn_layer_indices": None}),  # nothing but states
+    "deepseek2": ("DeepseekV2", DEEPSEEK | {"q_lora_rank": None}),
+    "deepseek3": ("DeepseekV3", DEEPSEEK | {"rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 0.7}}),
 }
-FULL_ONLY = frozenset({"gemma2", "gemma3-near", "bamba-pure"})
+FULL_ONLY = frozenset({"gemma2", "gemma3-near", "bamba-pure", "deepseek2"})
 CONFIGS = {"Gemma3": "Gemma3Text"}
 """Families whose config class in transformers has another name."""
 LENGTHS = (1, 9, 40, 100)

@@ -6,10 +6,12 @@ Reads the style of transformers 5 (`rope_parameters`, `dtype`) and the older one
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from srtkit.spec.attention import MlaDims
 from srtkit.spec.errors import Unsupported
 from srtkit_plugin_models.families import FAMILIES, Family
 
@@ -48,6 +50,18 @@ class MambaConfig:
 
 
 @dataclass(frozen=True)
+class LatentConfig:
+    """Latent attention. `q_rank` is the size of the queries' own latent, 0 where they have none.
+
+    `interleaved`: the two numbers that are rotated together stand side by side, not a half apart.
+    """
+
+    dims: MlaDims
+    q_rank: int
+    interleaved: bool
+
+
+@dataclass(frozen=True)
 class LayerConfig:
     """One layer's mixer: Mamba2, or attention over `window` tokens (0: all) with one of the model's `ropes`."""
 
@@ -61,7 +75,7 @@ class DecoderConfig:
     """Sizes of the whole model, before it is shared among ranks. What its family always does stands in `family`.
 
     `scale` multiplies q·k; `activation` is "silu" or "gelu_tanh"; a soft cap of 0 means none; `rotary_dim` is how
-    much of a head is rotated.
+    much of a head is rotated. With `latent` a head is as long as a stored entry, and shares it with all others.
     """
 
     architecture: str
@@ -87,6 +101,7 @@ class DecoderConfig:
     logit_cap: float
     ropes: tuple[RopeConfig, ...]
     mamba: MambaConfig | None
+    latent: LatentConfig | None
 
 
 def read_config(config: Mapping[str, Any]) -> DecoderConfig:
@@ -100,7 +115,13 @@ def read_config(config: Mapping[str, Any]) -> DecoderConfig:
         raise _unsupported(architecture, "num_key_value_heads", f"{kv_heads} does not divide {q_heads} query heads")
     ropes = _ropes(architecture, family, given)
     attention_bias = "attention_bias" in family.biases and bool(given["attention_bias"])
+    latent = _latent(architecture, family, given) if family.latent else None
     head_dim = given["head_dim"] or hidden // q_heads
+    rotary_dim = int(head_dim * family.rotary)
+    scale = (given.get("query_pre_attn_scalar") or head_dim) ** -0.5
+    if latent is not None:
+        head_dim, rotary_dim = latent.dims.rank + latent.dims.rope, latent.dims.rope
+        scale = _latent_scale(latent.dims, ropes[0])
     caps = {key: float(given.get(key) or 0.0) for key in family.soft_caps}
     return DecoderConfig(
         architecture=architecture,
@@ -113,8 +134,8 @@ def read_config(config: Mapping[str, Any]) -> DecoderConfig:
         q_heads=q_heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        rotary_dim=int(head_dim * family.rotary),
-        scale=(given.get("query_pre_attn_scalar") or head_dim) ** -0.5,
+        rotary_dim=rotary_dim,
+        scale=scale,
         eps=float(given["rms_norm_eps"]),
         activation="silu" if _activation_key(family) == "hidden_act" else "gelu_tanh",
         max_context=_max_context(_size(given, "max_position_embeddings"), ropes[0]),
@@ -126,6 +147,7 @@ def read_config(config: Mapping[str, Any]) -> DecoderConfig:
         logit_cap=caps.get("final_logit_softcapping", 0.0),
         ropes=ropes,
         mamba=_mamba(architecture, given, hidden) if family.mamba else None,
+        latent=latent,
     )
 
 
@@ -270,6 +292,36 @@ def _mamba(architecture: str, given: Mapping[str, Any], hidden: int) -> MambaCon
         proj_bias=bool(given["mamba_proj_bias"]),
         dt_limits=(low, high),
     )
+
+
+def _latent(architecture: str, family: Family, given: Mapping[str, Any]) -> LatentConfig:
+    layers, dense = _size(given, "num_hidden_layers"), given["first_k_dense_replace"] or 0
+    if dense < layers:
+        cause = f"layers from {dense} on are mixtures of experts, which are not served"
+        raise _unsupported(architecture, "first_k_dense_replace", cause)
+    if given["num_key_value_heads"] not in (None, given["num_attention_heads"]):
+        raise _unsupported(architecture, "num_key_value_heads", "every head has keys of its own in this architecture")
+    dims = MlaDims(
+        rank=_size(given, "kv_lora_rank"),
+        rope=_size(given, "qk_rope_head_dim"),
+        nope=_size(given, "qk_nope_head_dim"),
+        v_head_dim=_size(given, "v_head_dim"),
+    )
+    q_rank = 0 if given["q_lora_rank"] is None else _size(given, "q_lora_rank")
+    interleaved = "rope_interleave" not in family.defaults or bool(given["rope_interleave"])
+    return LatentConfig(dims, q_rank, interleaved)
+
+
+def _latent_scale(dims: MlaDims, rope: RopeConfig) -> float:
+    """That of heads in their full form. A rope that reaches further may ask for another temperature."""
+    weight = rope.parameters.get("mscale_all_dim")
+    factor = mscale(rope.parameters["factor"], weight) if rope.kind != "default" and weight else 1.0
+    return float((dims.nope + dims.rope) ** -0.5 * factor**2)
+
+
+def mscale(factor: float, weight: float = 1.0) -> float:
+    """By what yarn raises the scores' root for a context that is `factor` times as long."""
+    return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
 def _float(value: Any) -> float:

@@ -18,6 +18,7 @@ from srtkit.spec.layers import DTYPES, Embedding, Head, Linear, PagedAttention, 
 from srtkit.spec.models import Model, ModelBuild, ModelInputs, ModelOutput
 from srtkit_plugin_models.config import DecoderConfig, read_config
 from srtkit_plugin_models.mamba import Mamba
+from srtkit_plugin_models.mla import LatentAttention
 from srtkit_plugin_models.rope import rope_tables
 
 Owner = Linear | RMSNorm | Embedding | Head
@@ -72,6 +73,10 @@ class Attention:
             "self_attn.k_norm": self.k_norm,
         }
 
+    def bare(self) -> dict[str, Tensor]:
+        """It has no other parameters."""
+        return {}
+
     def __call__(self, x: Tensor, angles: Angles) -> Tensor:
         """[T, hidden] → [T, hidden]."""
         tokens = x.shape[0]
@@ -121,9 +126,11 @@ class DecoderLayer:
     """
 
     def __init__(self, build: ModelBuild, config: DecoderConfig, index: int) -> None:
-        self.mixer: Attention | Mamba
+        self.mixer: Attention | LatentAttention | Mamba
         if config.mamba is not None and config.layers[index].mamba:
             self.mixer = Mamba(build, config, config.mamba, index)
+        elif config.latent is not None:
+            self.mixer = LatentAttention(build, config, config.latent, index)
         else:
             self.mixer = Attention(build, config, build.plan.attention[index], index)
         names, size = config.family.names, config.hidden_size
@@ -231,9 +238,9 @@ class Decoder(nn.Module, Model):
     def _bare(self) -> dict[str, Tensor]:
         """Parameters that are no linear and no norm, by their names in the weight map."""
         return {
-            f"model.layers.{index}.mamba.{name}": tensor
-            for index, mixer in self._recurrent().items()
-            for name, tensor in mixer.parameters.items()
+            f"model.layers.{index}.{name}": tensor
+            for index, layer in enumerate(self.layers)
+            for name, tensor in layer.mixer.bare().items()
         }
 
     def _owners(self) -> dict[str, Owner]:

@@ -54,6 +54,13 @@ _BAMBA: dict[str, Any] = _COMMON | {
     "mamba_proj_bias": False,
     "time_step_limit": None,
 }
+_DEEPSEEK: dict[str, Any] = _COMMON | {
+    "kv_lora_rank": 512,
+    "q_lora_rank": 1536,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+}
 
 
 @dataclass(frozen=True)
@@ -79,7 +86,7 @@ class Family:
     pages of window layers have a component of their own. `offset_norms`: norms are stored as the difference of
     their weight to 1. `soft_caps` are the keys of caps that it applies. `local_theta` is that of window layers where
     they have a rotary embedding of their own, 0 where they have not. `rotary`: the share of a head that is rotated.
-    `mamba`: layers that are not in `attn_layer_indices` are Mamba2.
+    `mamba`: layers that are not in `attn_layer_indices` are Mamba2. `latent`: attention is over latents (MLA).
     """
 
     defaults: Mapping[str, Any]
@@ -96,6 +103,7 @@ class Family:
     local_theta: float = 0.0
     rotary: float = 1.0
     mamba: bool = False
+    latent: bool = False
 
 
 _GEMMA_NAMES = Names(
@@ -155,5 +163,15 @@ FAMILIES: dict[str, Family] = {
         biases=frozenset({"attention_bias", "mlp_bias"}),
         rotary=0.5,
         mamba=True,
+    ),
+    "DeepseekV2ForCausalLM": Family(
+        defaults=_DEEPSEEK | {"max_position_embeddings": 2048, "first_k_dense_replace": 0},
+        biases=frozenset({"attention_bias", "mlp_bias"}),
+        latent=True,
+    ),
+    "DeepseekV3ForCausalLM": Family(
+        defaults=_DEEPSEEK | {"max_position_embeddings": 4096, "first_k_dense_replace": 3, "rope_interleave": True},
+        biases=frozenset({"attention_bias"}),
+        latent=True,
     ),
 }

@@ -1,7 +1,7 @@
 """What a model needs of this rank, as data: specs of its mixers, components, and the weight map. No torch.
 
 Linears are split over ranks by heads (qkv), by inputs (o, down) or by outputs (gate and up);
-norms, embedding and head are whole on every rank. Models with recurrent layers are not split.
+norms, projections to latents, embedding and head are whole on every rank. Models with recurrent layers are not split.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from srtkit.spec.errors import Unsupported
 from srtkit.spec.kv import FULL, STATE, Component
 from srtkit.spec.models import ModelPlan, PlanRequest, WeightEntry
 from srtkit.spec.recurrent import RecurrentSpec
-from srtkit_plugin_models.config import DecoderConfig, LayerConfig, MambaConfig, read_config
+from srtkit_plugin_models.config import DecoderConfig, LatentConfig, LayerConfig, MambaConfig, read_config
 
 DTYPES = ("bfloat16", "float16", "float32")
 EMBEDDING = "model.embed_tokens.weight"
@@ -55,16 +55,19 @@ def plan(request: PlanRequest) -> ModelPlan:
 
 
 def _attention(config: DecoderConfig, layer: LayerConfig, world: int, dtype: str, kv_dtype: str) -> AttentionSpec:
+    """With latents that of the absorbed form: one head of keys, whose latent part is the values, on every rank."""
+    latent = config.latent
     return AttentionSpec(
         q_heads=config.q_heads // world,
-        kv_heads=config.kv_heads // world,
+        kv_heads=config.kv_heads // world if latent is None else 1,
         head_dim=config.head_dim,
-        v_head_dim=config.head_dim,
+        v_head_dim=config.head_dim if latent is None else latent.dims.rank,
         scale=config.scale,
         dtype=dtype,
         kv_dtype=kv_dtype,
         window=layer.window,
         soft_cap=config.soft_cap,
+        mla=None if latent is None else latent.dims,
         component=WINDOW if layer.window and config.family.window_component else FULL.name,
     )
 
@@ -121,7 +124,7 @@ class _Weights:
         for index, layer in enumerate(config.layers):
             base = f"model.layers.{index}"
             yield self._whole(f"{base}.input_layernorm.weight", hidden)
-            yield from self._mamba(f"{base}.mamba") if layer.mamba else self._attention(f"{base}.self_attn")
+            yield from self._mixer(base, layer)
             for norm in filter(None, (names.mixer_post_norm, names.mlp_norm)):
                 yield self._whole(f"{base}.{norm}.weight", hidden)
             mlp, bias = f"{base}.{names.mlp}", config.mlp_bias
@@ -132,6 +135,30 @@ class _Weights:
                 yield self._whole(f"{base}.{names.mlp_post_norm}.weight", hidden)
         yield self._whole(f"{names.last_norm}.weight", hidden)
         yield self._whole(HEAD, config.vocab_size, hidden, tied_to=EMBEDDING if config.tied else "")
+
+    def _mixer(self, base: str, layer: LayerConfig) -> Iterator[WeightEntry]:
+        if layer.mamba:
+            return self._mamba(f"{base}.mamba")
+        if self.config.latent is not None:
+            return self._latent(f"{base}.self_attn", self.config.latent)
+        return self._attention(f"{base}.self_attn")
+
+    def _latent(self, base: str, latent: LatentConfig) -> Iterator[WeightEntry]:
+        """kv_b is stored by heads, each with the rows of its keys and then those of its values."""
+        config, dims, hidden, bias = self.config, latent.dims, self.config.hidden_size, self.config.qkv_bias
+        down = {"kv_a_proj_with_mqa": dims.rank + dims.rope}
+        q_rows, kv_rows = (config.q_heads * size for size in (dims.nope + dims.rope, dims.nope + dims.v_head_dim))
+        if latent.q_rank:
+            yield from self._linear(f"{base}.qkv_a", {"q_a_proj": latent.q_rank} | down, hidden, bias=bias, dim=None)
+            yield self._whole(f"{base}.q_a_layernorm.weight", latent.q_rank)
+            yield from self._linear(f"{base}.q_b_proj", {"q_b_proj": q_rows}, latent.q_rank, bias=False, dim=0)
+        else:
+            yield from self._linear(f"{base}.qkv_a", down, hidden, bias=bias, dim=None)
+            yield from self._linear(f"{base}.q_proj", {"q_proj": q_rows}, hidden, bias=False, dim=0)
+        yield self._whole(f"{base}.kv_a_layernorm.weight", dims.rank)
+        yield from self._linear(f"{base}.kv_b_proj", {"kv_b_proj": kv_rows}, dims.rank, bias=False, dim=0)
+        columns = config.q_heads * dims.v_head_dim
+        yield from self._linear(f"{base}.o_proj", {"o_proj": hidden}, columns, bias=config.o_bias, dim=1)
 
     def _attention(self, base: str) -> Iterator[WeightEntry]:
         config = self.config
@@ -163,11 +190,15 @@ class _Weights:
         """A parameter that every rank has, as it is stored."""
         return WeightEntry(name, shape, dtype or self.dtype, (name,), (shape,), tied_to=tied_to)
 
-    def _linear(self, name: str, parts: dict[str, int], columns: int, *, bias: bool, dim: int) -> Iterator[WeightEntry]:
-        """A linear of the stored `parts` (name → rows), cut along `dim` over the ranks."""
+    def _linear(
+        self, name: str, parts: dict[str, int], columns: int, *, bias: bool, dim: int | None
+    ) -> Iterator[WeightEntry]:
+        """A linear of the stored `parts` (name → rows), cut along `dim` over the ranks; None: every rank has it."""
         base = name.rpartition(".")[0]
-        rows = sum(parts.values())
-        shape = (rows // self.world, columns) if dim == 0 else (rows, columns // self.world)
+        size = [sum(parts.values()), columns]
+        if dim is not None:
+            size[dim] //= self.world
+        shape = (size[0], size[1])
         sources = tuple(f"{base}.{part}.weight" for part in parts)
         full = tuple((size, columns) for size in parts.values())
         yield WeightEntry(f"{name}.weight", shape, self.dtype, sources, full, slice_dim=dim)

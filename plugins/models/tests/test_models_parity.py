@@ -46,6 +46,16 @@ BAMBA = {
     "mamba_d_state": 12,
     "mamba_chunk_size": 16,
 }
+DEEPSEEK = {
+    "num_key_value_heads": None,
+    "first_k_dense_replace": 3,
+    "kv_lora_rank": 32,
+    "q_lora_rank": 24,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+    "rms_norm_eps": 1e-3,
+}
 CONFIGS = {"Gemma3": "Gemma3Text"}
 """Families whose config class in transformers has another name."""
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -85,6 +95,12 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "Bamba",
         BAMBA | {"mamba_conv_bias": False, "time_step_limit": [0.1, 0.9], "tie_word_embeddings": True},
     ),
+    "deepseek2": ("DeepseekV2", DEEPSEEK | {"q_lora_rank": None}),
+    "deepseek2-biases": ("DeepseekV2", DEEPSEEK | {"attention_bias": True, "mlp_bias": True}),
+    "deepseek2-yarn": ("DeepseekV2", DEEPSEEK | {"rope_parameters": YARN | {"mscale": 0.7, "mscale_all_dim": 0.7}}),
+    "deepseek3": ("DeepseekV3", DEEPSEEK),
+    "deepseek3-yarn": ("DeepseekV3", DEEPSEEK | {"rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 0.7}}),
+    "deepseek3-halves": ("DeepseekV3", DEEPSEEK | {"rope_interleave": False, "attention_bias": True}),
 }
 PROMPT = torch.randint(0, SIZES["vocab_size"], (40,), generator=torch.Generator().manual_seed(5)).tolist()
 
@@ -177,7 +193,10 @@ def test_a_backend_that_rotates_and_stores_gives_the_same_logits(name: str, case
     assert all(part.calls == 1 for part in parts)
 
 
-@pytest.mark.parametrize("name", ["llama3", "mistral-window", "qwen3-windows", "gemma2", "gemma3-types", "bamba"])
+@pytest.mark.parametrize(
+    "name",
+    ["llama3", "mistral-window", "qwen3-windows", "gemma2", "gemma3-types", "bamba", "deepseek2", "deepseek3-yarn"],
+)
 def test_chunks_decode_and_batches_give_the_logits_of_one_prefill(name: str, case: Any, tools: Any) -> None:
     config, state, theirs = case(name)
     runner = tools.make(config, state)
@@ -188,7 +207,7 @@ def test_chunks_decode_and_batches_give_the_logits_of_one_prefill(name: str, cas
     assert difference(torch.cat([whole[40:], *chunked]), theirs) < 1e-5
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "gemma2", "gemma3"])
+@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "gemma2", "gemma3", "deepseek2", "deepseek3"])
 def test_two_ranks_give_the_logits_of_one(name: str, case: Any, tools: Any, together: Any) -> None:
     config, state, theirs = case(name)
     ranks = tools.make_ranks(config, state, world=2)
@@ -197,7 +216,7 @@ def test_two_ranks_give_the_logits_of_one(name: str, case: Any, tools: Any, toge
 
 
 @pytest.mark.parametrize("fast", [True, False], ids=["ops-cpu", "reference"])
-@pytest.mark.parametrize("name", ["llama-tied", "qwen2", "qwen3", "gemma3", "bamba"])
+@pytest.mark.parametrize("name", ["llama-tied", "qwen2", "qwen3", "gemma3", "bamba", "deepseek3"])
 def test_bfloat16_stays_near_float32(name: str, fast: bool, case: Any, tools: Any) -> None:
     config, state, theirs = case(name)
     limit = 0.05 if name == "bamba" else 0.03  # transformers itself is 0.031 away from its float32 there

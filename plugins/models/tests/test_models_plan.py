@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from srtkit.spec.attention import MlaDims
 from srtkit.spec.errors import Unsupported
 from srtkit.spec.facts import Shard
 from srtkit.spec.models import ModelPlan, PlanRequest
@@ -54,6 +55,35 @@ SMOLLM2: dict[str, Any] = {
     "tie_word_embeddings": True,
     "vocab_size": 49152,
 }
+DEEPSEEK_DENSE: dict[str, Any] = {
+    "architectures": ["DeepseekV2ForCausalLM"],
+    "first_k_dense_replace": 27,
+    "hidden_size": 2048,
+    "intermediate_size": 10944,
+    "kv_lora_rank": 512,
+    "max_position_embeddings": 163840,
+    "num_attention_heads": 16,
+    "num_hidden_layers": 27,
+    "num_key_value_heads": 16,
+    "q_lora_rank": None,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": {
+        "beta_fast": 32,
+        "beta_slow": 1,
+        "factor": 40,
+        "mscale": 0.707,
+        "mscale_all_dim": 0.707,
+        "original_max_position_embeddings": 4096,
+        "type": "yarn",
+    },
+    "rope_theta": 10000,
+    "torch_dtype": "bfloat16",
+    "v_head_dim": 128,
+    "vocab_size": 102400,
+}
+"""DeepSeek-V2-Lite, but with a plain MLP in every layer."""
 QWEN = SMOLLM2 | {"architectures": ["Qwen2ForCausalLM"]}
 MISTRAL = SMOLLM2 | {"architectures": ["MistralForCausalLM"]}
 
@@ -85,6 +115,35 @@ def test_a_plan_of_llama_31() -> None:
     assert (spec.q_heads, spec.kv_heads, spec.head_dim, spec.window) == (32, 8, 128, 0)
     assert spec.scale == 128**-0.5
     assert (spec.dtype, spec.kv_dtype, made.dtype) == ("bfloat16",) * 3
+
+
+def test_a_plan_of_latent_attention() -> None:
+    made, share = plan(DEEPSEEK_DENSE), plan(DEEPSEEK_DENSE, world=4, rank=3)
+    spec, dims = made.attention[26], MlaDims(rank=512, rope=64, nope=128, v_head_dim=128)
+    assert (spec.q_heads, spec.kv_heads, spec.head_dim, spec.v_head_dim, spec.mla) == (16, 1, 576, 512, dims)
+    assert spec.scale == pytest.approx(0.1147, abs=5e-5)  # 192**-0.5 * (0.1 * 0.707 * log 40 + 1)**2
+    assert made.attention[0] == spec and made.max_context == 163840
+    attention = 2048 * 16 * 192 + 2048 * 576 + 512 + 512 * 16 * 256 + 16 * 128 * 2048
+    layer = attention + 3 * 2048 * 10944 + 2 * 2048
+    assert made.weight_bytes == 2 * (27 * layer + 2 * 102400 * 2048 + 2048)
+    assert share.attention[0] == replace(spec, q_heads=4)
+
+
+@pytest.mark.parametrize(
+    ("key", "change"),
+    [
+        ("first_k_dense_replace", {"first_k_dense_replace": 1}),
+        ("first_k_dense_replace", {"first_k_dense_replace": None}),
+        ("first_k_dense_replace", {"architectures": ["DeepseekV3ForCausalLM"], "first_k_dense_replace": 3}),
+        ("num_key_value_heads", {"num_key_value_heads": 8}),
+        ("kv_lora_rank", {"kv_lora_rank": None}),
+        ("q_lora_rank", {"q_lora_rank": 0}),
+        ("mlp_bias", {"architectures": ["DeepseekV3ForCausalLM"], "mlp_bias": True}),
+    ],
+)
+def test_refusals_of_latent_attention_name_the_key(key: str, change: dict[str, Any]) -> None:
+    with pytest.raises(Unsupported, match=rf"config key {key}:"):
+        plan(DEEPSEEK_DENSE | change)
 
 
 def test_a_tied_head_costs_nothing_and_is_known() -> None:
@@ -188,10 +247,11 @@ def test_an_unserved_dtype_is_refused() -> None:
         plan(SMOLLM2, "float8_e4m3fn")
 
 
-def test_shares_of_ranks_add_up() -> None:
-    whole, shares = plan(LLAMA_31_8B), [plan(LLAMA_31_8B, world=4, rank=rank) for rank in range(4)]
+@pytest.mark.parametrize(("config", "heads"), [(LLAMA_31_8B, (8, 2)), (DEEPSEEK_DENSE, (4, 1))])
+def test_shares_of_ranks_add_up(config: dict[str, Any], heads: tuple[int, int]) -> None:
+    whole, shares = plan(config), [plan(config, world=4, rank=rank) for rank in range(4)]
     for share in shares:
-        assert (share.attention[0].q_heads, share.attention[0].kv_heads) == (8, 2)
+        assert (share.attention[0].q_heads, share.attention[0].kv_heads) == heads
         assert share.intermediate_size * 4 == whole.intermediate_size
     for index, entry in enumerate(whole.weights):
         parts = [share.weights[index] for share in shares]
