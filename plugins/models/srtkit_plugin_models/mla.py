@@ -75,4 +75,4 @@ class LatentAttention:
 
         Queries and keys are reordered alike, so that their products stay.
         """
-        return x.unflatten(-1, (-1, 2)).mT.flatten(-2).contiguous() if self.interleaved else x.contiguous()
+        return torch.cat((x[..., ::2], x[..., 1::2]), -1) if self.interleaved else x.contiguous()

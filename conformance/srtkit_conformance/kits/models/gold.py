@@ -1,4 +1,4 @@
-"""Known families as formulas in float64 over one sequence: Llama and its kin, Gemma, Bamba. Knows no plugin."""
+"""Known families as formulas in float64 over one sequence: Llama's kin, Gemma, Bamba, DeepSeek. Knows no plugin."""
 
 from __future__ import annotations
 
@@ -176,6 +176,31 @@ class Bamba(Llama):
         return self._linear(self._norm(y * gate * gate.sigmoid(), f"{name}.norm"), f"{name}.out_proj")
 
 
+class Deepseek(Llama):
+    """Latent attention in full form: keys and values of every head are made of the latents. Every MLP is plain."""
+
+    def _attention(self, x: Tensor, name: str, index: int) -> Tensor:
+        keys, heads = self._keys, self._keys["num_attention_heads"]
+        nope, rope = keys["qk_nope_head_dim"], keys["qk_rope_head_dim"]
+        q = self._linear(self._latent(self._linear(x, f"{name}.q_a_proj"), f"{name}.q_a_layernorm"), f"{name}.q_b_proj")
+        q_nope, q_rope = torch.split(q.view(len(x), heads, -1), [nope, rope], -1)
+        down, k_rope = torch.split(self._linear(x, f"{name}.kv_a_proj_with_mqa"), [keys["kv_lora_rank"], rope], -1)
+        up = self._linear(self._latent(down, f"{name}.kv_a_layernorm"), f"{name}.kv_b_proj").view(len(x), heads, -1)
+        k_nope, v = torch.split(up, [nope, keys["v_head_dim"]], -1)
+        k_rope = self._turned(k_rope.unsqueeze(1), index).expand(-1, heads, -1)
+        q, k = torch.cat((q_nope, self._turned(q_rope, index)), -1), torch.cat((k_nope, k_rope), -1)
+        spec = AttentionSpec(heads, heads, nope + rope, v.shape[-1], (nope + rope) ** -0.5, "float64", "float64")
+        return self._linear(attended(spec, q, k, v).flatten(1), f"{name}.o_proj")
+
+    def _latent(self, x: Tensor, name: str) -> Tensor:
+        """The norm of a latent, which has an epsilon of its own."""
+        return x / (x.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt() * self._weights[f"{name}.weight"]
+
+    def _turned(self, x: Tensor, index: int) -> Tensor:
+        """Dimensions 2 i and 2 i + 1 as a complex number; they are left where the other families have a pair."""
+        return super()._turned(torch.cat((x[..., ::2], x[..., 1::2]), -1), index)
+
+
 FAMILY: dict[str, type[Llama]] = {
     "LlamaForCausalLM": Llama,
     "MistralForCausalLM": Llama,
@@ -184,6 +209,8 @@ FAMILY: dict[str, type[Llama]] = {
     "Gemma2ForCausalLM": Gemma,
     "Gemma3ForCausalLM": Gemma,
     "BambaForCausalLM": Bamba,
+    "DeepseekV2ForCausalLM": Deepseek,
+    "DeepseekV3ForCausalLM": Deepseek,
 }
 """Formulas by architecture."""
 
