@@ -313,14 +313,14 @@ def _latent(architecture: str, family: Family, given: Mapping[str, Any]) -> Late
 
 
 def _latent_scale(dims: MlaDims, rope: RopeConfig) -> float:
-    """That of heads in their full form. A rope that reaches further may ask for another temperature."""
+    """That of heads in their full form. Of parts that are not rotated, too, q and k are multiplied by yarn's factor."""
     weight = rope.parameters.get("mscale_all_dim")
     factor = mscale(rope.parameters["factor"], weight) if rope.kind != "default" and weight else 1.0
     return float((dims.nope + dims.rope) ** -0.5 * factor**2)
 
 
 def mscale(factor: float, weight: float = 1.0) -> float:
-    """By what yarn raises the scores' root for a context that is `factor` times as long."""
+    """What yarn multiplies queries and keys by for a context that is `factor` times as long."""
     return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
