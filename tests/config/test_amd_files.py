@@ -127,6 +127,7 @@ def test_the_other_cards_fp8_is_refused(card: str, model: Path, capsys: pytest.C
     assert f"does not store KV in {other}" in capsys.readouterr().err
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("card", ["mi300x-mla"])
 def test_what_the_comments_on_latents_say(card: str, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stored = "128/1 heads x 576, layout latent-rope/1"
