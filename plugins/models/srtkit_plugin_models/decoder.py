@@ -106,7 +106,7 @@ class MLP:
     """down(act(gate(x)) * up(x)), gate and up in one linear."""
 
     def __init__(self, build: ModelBuild, config: DecoderConfig) -> None:
-        inner = build.plan.intermediate_size
+        inner = config.intermediate_size // build.shard.world
         self.gate_up = Linear(build, (2 * inner, config.hidden_size), bias=config.mlp_bias)
         self.down_proj = Linear(build, (config.hidden_size, inner), bias=config.mlp_bias, reduce=True)
         silu = config.activation == "silu"

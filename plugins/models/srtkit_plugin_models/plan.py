@@ -49,7 +49,7 @@ def plan(request: PlanRequest) -> ModelPlan:
         recurrent={index: _recurrent(mamba, dtype) for index, layer in layers.items() if layer.mamba and mamba},
         components=_components(config),
         weights=tuple(_Weights(config, dtype, world).entries()),
-        intermediate_size=config.intermediate_size // world,
+        intermediate_size=_intermediate(config, world),
         ignored=IGNORED,
     )
 
@@ -83,6 +83,18 @@ def _recurrent(mamba: MambaConfig, dtype: str) -> RecurrentSpec:
         conv_channels=mamba.heads * mamba.head_dim + 2 * mamba.groups * mamba.state_dim,
         dtype=dtype,
     )
+
+
+def _intermediate(config: DecoderConfig, world: int) -> int:
+    """Three such values a token is what core counts for an MLP in a step's memory.
+
+    Latent attention may have more: queries in full form and over latents, what is rotated of them, and the result.
+    """
+    plain, latent = config.intermediate_size // world, config.latent
+    if latent is None:
+        return plain
+    head = latent.dims.nope + 2 * latent.dims.rope + config.head_dim + latent.dims.rank
+    return max(plain, -(-config.q_heads // world * head // 3))
 
 
 def _components(config: DecoderConfig) -> tuple[Component, ...]:
