@@ -1,7 +1,7 @@
 """What a model needs of this rank, as data: specs of its mixers, components, and the weight map. No torch.
 
-Linears are split over ranks by heads (qkv), by inputs (o, down) or by outputs (gate and up);
-norms, embedding and head are whole on every rank. Models with recurrent layers are not split.
+Linears are split over ranks by heads (qkv), by inputs (o, down) or by outputs (gate and up), those of each expert, too;
+norms, routers, embedding and head are whole on every rank. Models with recurrent layers are not split.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def plan(request: PlanRequest) -> ModelPlan:
         recurrent={index: _recurrent(mamba, dtype) for index, layer in layers.items() if layer.mamba and mamba},
         components=_components(config),
         weights=tuple(_Weights(config, dtype, world).entries()),
-        intermediate_size=config.intermediate_size // world,
+        intermediate_size=_intermediate(config) // world,
         ignored=IGNORED,
     )
 
@@ -82,6 +82,15 @@ def _recurrent(mamba: MambaConfig, dtype: str) -> RecurrentSpec:
     )
 
 
+def _intermediate(config: DecoderConfig) -> int:
+    """What core takes a step's memory from: three such values a token, of a rank. Inputs and results of experts count,
+    too, since each of a token's experts has its own."""
+    experts = config.experts
+    if experts is None:
+        return config.intermediate_size
+    return max(config.intermediate_size, experts.per_token * (experts.size + config.hidden_size))
+
+
 def _components(config: DecoderConfig) -> tuple[Component, ...]:
     """Those of the layers, "full" first; all windows of a model are equal."""
     windows = {layer.window for layer in config.layers if layer.window and config.family.window_component}
@@ -97,6 +106,8 @@ def _check_world(part: str, config: DecoderConfig, world: int) -> None:
         "num_key_value_heads": config.kv_heads,
         "intermediate_size": config.intermediate_size,
     }
+    if config.experts:
+        shared[config.family.expert_size] = config.experts.size
     for key, size in shared.items():
         if size % world:
             raise Unsupported(part, f"config key {key}: {size} is not a multiple of {world} ranks", "parallel.tensor")
@@ -115,8 +126,7 @@ class _Weights:
 
     def entries(self) -> Iterator[WeightEntry]:
         """Embedding, layers, head."""
-        config, names = self.config, self.config.family.names
-        hidden, inner = config.hidden_size, config.intermediate_size
+        config, names, hidden = self.config, self.config.family.names, self.config.hidden_size
         yield self._whole(EMBEDDING, config.vocab_size, hidden)
         for index, layer in enumerate(config.layers):
             base = f"model.layers.{index}"
@@ -124,10 +134,8 @@ class _Weights:
             yield from self._mamba(f"{base}.mamba") if layer.mamba else self._attention(f"{base}.self_attn")
             for norm in filter(None, (names.mixer_post_norm, names.mlp_norm)):
                 yield self._whole(f"{base}.{norm}.weight", hidden)
-            mlp, bias = f"{base}.{names.mlp}", config.mlp_bias
-            gate_up = {"gate_proj": inner, "up_proj": inner}
-            yield from self._linear(f"{mlp}.gate_up", gate_up, hidden, bias=bias, dim=0)
-            yield from self._linear(f"{mlp}.down_proj", {"down_proj": hidden}, inner, bias=bias, dim=1)
+            mlp = f"{base}.{names.mlp}"
+            yield from self._experts(mlp) if layer.experts else self._mlp(mlp)
             if names.mlp_post_norm:
                 yield self._whole(f"{base}.{names.mlp_post_norm}.weight", hidden)
         yield self._whole(f"{names.last_norm}.weight", hidden)
@@ -142,6 +150,24 @@ class _Weights:
             yield self._whole(f"{base}.q_norm.weight", config.head_dim)
             yield self._whole(f"{base}.k_norm.weight", config.head_dim)
         yield from self._linear(f"{base}.o_proj", {"o_proj": config.hidden_size}, q_rows, bias=config.o_bias, dim=1)
+
+    def _mlp(self, base: str) -> Iterator[WeightEntry]:
+        hidden, inner, bias = self.config.hidden_size, self.config.intermediate_size, self.config.mlp_bias
+        gate_up = {"gate_proj": inner, "up_proj": inner}
+        yield from self._linear(f"{base}.gate_up", gate_up, hidden, bias=bias, dim=0)
+        yield from self._linear(f"{base}.down_proj", {"down_proj": hidden}, inner, bias=bias, dim=1)
+
+    def _experts(self, base: str) -> Iterator[WeightEntry]:
+        """The router, and the rows of all experts one after the other; each is cut over the ranks as an MLP is."""
+        experts, hidden = self.config.experts, self.config.hidden_size
+        assert experts is not None
+        gate, up, down = self.config.family.names.expert
+        yield from self._linear(f"{base}.gate", {"gate": experts.count}, hidden, bias=False, dim=None)
+        numbers = range(experts.count)
+        gate_up = {f"experts.{n}.{part}": experts.size for n in numbers for part in (gate, up)}
+        yield from self._linear(f"{base}.experts_gate_up", gate_up, hidden, bias=False, dim=0)
+        downs = {f"experts.{n}.{down}": hidden for n in numbers}
+        yield from self._linear(f"{base}.experts_down", downs, experts.size, bias=False, dim=1)
 
     def _mamba(self, base: str) -> Iterator[WeightEntry]:
         """What the recurrence decays and steps by is float32 whatever the model computes in."""
@@ -163,11 +189,13 @@ class _Weights:
         """A parameter that every rank has, as it is stored."""
         return WeightEntry(name, shape, dtype or self.dtype, (name,), (shape,), tied_to=tied_to)
 
-    def _linear(self, name: str, parts: dict[str, int], columns: int, *, bias: bool, dim: int) -> Iterator[WeightEntry]:
-        """A linear of the stored `parts` (name → rows), cut along `dim` over the ranks."""
+    def _linear(
+        self, name: str, parts: dict[str, int], columns: int, *, bias: bool, dim: int | None
+    ) -> Iterator[WeightEntry]:
+        """A linear of the stored `parts` (name → rows), cut along `dim` over the ranks, or whole."""
         base = name.rpartition(".")[0]
         rows = sum(parts.values())
-        shape = (rows // self.world, columns) if dim == 0 else (rows, columns // self.world)
+        shape = (rows // self.world if dim == 0 else rows, columns // self.world if dim == 1 else columns)
         sources = tuple(f"{base}.{part}.weight" for part in parts)
         full = tuple((size, columns) for size in parts.values())
         yield WeightEntry(f"{name}.weight", shape, self.dtype, sources, full, slice_dim=dim)
