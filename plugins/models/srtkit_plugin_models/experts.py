@@ -77,7 +77,7 @@ class Experts:
         return out
 
     def by_group(self, x: Tensor, experts: Tensor) -> Tensor:
-        """x [T, hidden], experts int64 [T, k] → what each says of its token, [T, k, hidden]: their rows side by side."""
+        """x [T, hidden], experts int64 [T, k] → what each says of its token, [T, k, hidden]; rows lie by expert."""
         chosen, order = experts.flatten().sort(stable=True)
         ends = torch.searchsorted(chosen, self.numbers, right=True, out_int32=True)
         rows = x.index_select(0, order // experts.shape[1])
@@ -88,7 +88,7 @@ class Experts:
     def by_all(self, x: Tensor, experts: Tensor) -> Tensor:
         """The same; every expert says something of every token, and what was not asked for is left out."""
         said = []
-        for part, chosen in zip(x.split(TOKENS), experts.split(TOKENS), strict=True):
+        for part, chosen in zip(torch.split(x, TOKENS), torch.split(experts, TOKENS), strict=True):
             gate_up = torch.bmm(part.expand(self.config.count, -1, -1), self.gate_up.mT)
             inner = self.act_mul(gate_up.flatten(0, 1)).view(*gate_up.shape[:2], self.down.shape[2])
             y = torch.bmm(inner, self.down.mT)

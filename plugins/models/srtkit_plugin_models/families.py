@@ -99,8 +99,8 @@ class Family:
     pages of window layers have a component of their own. `offset_norms`: norms are stored as the difference of
     their weight to 1. `soft_caps` are the keys of caps that it applies. `local_theta` is that of window layers where
     they have a rotary embedding of their own, 0 where they have not. `rotary`: the share of a head that is rotated.
-    `mamba`: layers that are not in `attn_layer_indices` are Mamba2. `expert_size` is the key of the intermediate size of
-    an expert, empty for a family without experts.
+    `mamba`: layers that are not in `attn_layer_indices` are Mamba2. `expert_size`: the key of an expert's
+    intermediate size, empty for a family without experts.
     """
 
     defaults: Mapping[str, Any]
