@@ -1,4 +1,4 @@
-"""configs/mi300x.toml and mi355x.toml on a machine without ROCm: every line holds, and what the comments offer, too."""
+"""The files of configs/ for AMD, on a machine without ROCm: every line holds, and what the comments offer, too."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from srtkit.plugins.wiring import wire
 from tools.dists import find
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-CARDS = {"mi300x": "gfx942", "mi355x": "gfx950"}
-FP8 = {"mi300x": "float8_e4m3fnuz", "mi355x": "float8_e4m3fn"}
+CARDS = {"mi300x": "gfx942", "mi300x-moe": "gfx942", "mi355x": "gfx950"}
+FP8 = {"mi300x": "float8_e4m3fnuz", "mi300x-moe": "float8_e4m3fnuz", "mi355x": "float8_e4m3fn"}
 LLAMA_8B = {
     "architectures": ["LlamaForCausalLM"],
     "hidden_size": 4096,
@@ -35,7 +35,24 @@ LLAMA_70B = LLAMA_8B | {
     "num_hidden_layers": 80,
     "num_attention_heads": 64,
 }
-MODELS = {"mi300x": LLAMA_8B, "mi355x": LLAMA_70B}
+QWEN3_30B_A3B = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "hidden_size": 2048,
+    "head_dim": 128,
+    "intermediate_size": 6144,
+    "moe_intermediate_size": 768,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "norm_topk_prob": True,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "vocab_size": 151936,
+    "max_position_embeddings": 40960,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1000000.0,
+}
+MODELS = {"mi300x": LLAMA_8B, "mi300x-moe": QWEN3_30B_A3B, "mi355x": LLAMA_70B}
 
 
 @pytest.fixture(params=CARDS)
@@ -88,7 +105,8 @@ def test_check_and_explain_take_the_file(card: str, model: Path, capsys: pytest.
     assert "page 16, attention:aiter" in text
     assert "steps in flight: 1" in text
     assert "degraded" not in text and "passed over" not in text
-    weights, kv = {"mi300x": ("14.96", "150."), "mi355x": ("131.4", "116.")}[card]  # as the comments say
+    figures = {"mi300x": ("14.96", "150."), "mi300x-moe": ("56.87", "110."), "mi355x": ("131.4", "116.")}
+    weights, kv = figures[card]  # as the comments say
     assert f"weights    {weights}" in text and f"KV pages   {kv}" in text
 
 

@@ -13,9 +13,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from srtkit.engine.ops import Binder
 from srtkit.spec.facts import DeviceFacts, Shard
 from srtkit.spec.models import ModelBuild, PlanRequest
-from srtkit_plugin_models import plan
 from srtkit_plugin_models.config import ExpertsConfig
 from srtkit_plugin_models.experts import TOKENS, Experts, groups_without_host, route
+from srtkit_plugin_models.plan import plan
 
 HIDDEN, CONFIG = 16, ExpertsConfig(count=5, per_token=2, size=24, renormalised=True)
 TINY = {

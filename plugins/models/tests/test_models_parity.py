@@ -220,10 +220,11 @@ def test_two_ranks_give_the_logits_of_one(name: str, case: Any, tools: Any, toge
 
 
 @pytest.mark.parametrize("fast", [True, False], ids=["ops-cpu", "reference"])
-@pytest.mark.parametrize("name", ["llama-tied", "qwen2", "qwen3", "gemma3", "bamba"])
+@pytest.mark.parametrize("name", ["llama-tied", "qwen2", "qwen3", "mixtral", "qwen3-moe-sum", "gemma3", "bamba"])
 def test_bfloat16_stays_near_float32(name: str, fast: bool, case: Any, tools: Any) -> None:
     config, state, theirs = case(name)
-    limit = 0.05 if name == "bamba" else 0.03  # transformers itself is 0.031 away from its float32 there
+    # In bfloat16 transformers itself is 0.031 away from its float32 in bamba, 0.14 and 0.046 in those with experts.
+    limit = 0.05 if name in ("bamba", "mixtral", "qwen3-moe-sum") else 0.03
     assert difference(tools.make(config, state, dtype="bfloat16", fast=fast).step(PROMPT).logits, theirs) < limit
 
 
