@@ -49,7 +49,7 @@ def plan(request: PlanRequest) -> ModelPlan:
         recurrent={index: _recurrent(mamba, dtype) for index, layer in layers.items() if layer.mamba and mamba},
         components=_components(config),
         weights=tuple(_Weights(config, dtype, world).entries()),
-        intermediate_size=_intermediate(config) // world,
+        intermediate_size=_intermediate(config, world),
         ignored=IGNORED,
     )
 
@@ -82,13 +82,13 @@ def _recurrent(mamba: MambaConfig, dtype: str) -> RecurrentSpec:
     )
 
 
-def _intermediate(config: DecoderConfig) -> int:
-    """What core takes a step's memory from: three such values a token, of a rank. Inputs and results of experts count,
-    too, since each of a token's experts has its own."""
-    experts = config.experts
-    if experts is None:
-        return config.intermediate_size
-    return max(config.intermediate_size, experts.per_token * (experts.size + config.hidden_size))
+def _intermediate(config: DecoderConfig, world: int) -> int:
+    """Three such values a token is what core counts for an MLP in a step's memory.
+
+    Each of a token's experts has them, and its own input, result and a copy of that in the token's order.
+    """
+    plain, experts = config.intermediate_size // world, config.experts
+    return max(plain, experts.per_token * (experts.size // world + config.hidden_size)) if experts else plain
 
 
 def _components(config: DecoderConfig) -> tuple[Component, ...]:
