@@ -1,4 +1,4 @@
-"""The settings files for AMD on a machine without ROCm: every line holds, and what the comments offer, too."""
+"""The files of configs/ for AMD, on a machine without ROCm: every line holds, and what the comments offer, too."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from srtkit.plugins.wiring import wire
 from tools.dists import find
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-CARDS = {"mi300x": "gfx942", "mi300x-mla": "gfx942", "mi355x": "gfx950"}
+CARDS = {"mi300x": "gfx942", "mi300x-mla": "gfx942", "mi300x-moe": "gfx942", "mi355x": "gfx950"}
 FP8 = {"gfx942": "float8_e4m3fnuz", "gfx950": "float8_e4m3fn"}
 LLAMA_8B = {
     "architectures": ["LlamaForCausalLM"],
@@ -47,8 +47,25 @@ LATENT = {
     "rope_theta": 10000.0,
 }
 """DeepSeek-V2, but with a plain MLP in every layer."""
-MODELS = {"mi300x": LLAMA_8B, "mi300x-mla": LATENT, "mi355x": LLAMA_70B}
-WITHOUT_LATENTS = pytest.mark.parametrize("card", ["mi300x", "mi355x"])
+QWEN3_30B_A3B = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "hidden_size": 2048,
+    "head_dim": 128,
+    "intermediate_size": 6144,
+    "moe_intermediate_size": 768,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "norm_topk_prob": True,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "vocab_size": 151936,
+    "max_position_embeddings": 40960,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1000000.0,
+}
+MODELS = {"mi300x": LLAMA_8B, "mi300x-mla": LATENT, "mi300x-moe": QWEN3_30B_A3B, "mi355x": LLAMA_70B}
+WITHOUT_LATENTS = pytest.mark.parametrize("card", [card for card in CARDS if card != "mi300x-mla"])
 
 
 @pytest.fixture(params=CARDS)
@@ -104,6 +121,7 @@ def test_check_and_explain_take_the_file(card: str, model: Path, capsys: pytest.
     weights, kv = {  # as the comments say
         "mi300x": ("14.96", "150."),
         "mi300x-mla": ("39.7", "121.03 GiB = 1,880,048 tokens"),
+        "mi300x-moe": ("56.87", "110."),
         "mi355x": ("131.4", "116."),
     }[card]
     assert f"weights    {weights}" in text and f"KV pages   {kv}" in text

@@ -25,6 +25,9 @@ ROPE_KEYS: dict[str, frozenset[str]] = {
 }
 """The kinds of rotary embedding, and the keys that each needs."""
 
+EXPERT_KEYS = ("n_shared_experts", "shared_expert_intermediate_size", "n_group", "topk_group")
+"""Of mixtures of experts that route or add up otherwise."""
+
 
 @dataclass(frozen=True)
 class RopeConfig:
@@ -62,12 +65,29 @@ class LatentConfig:
 
 
 @dataclass(frozen=True)
+class ExpertsConfig:
+    """Of `count` experts a token takes `per_token`; `size` is the intermediate size of one.
+
+    `renormalised`: the weights of a token's experts are made to sum to 1.
+    """
+
+    count: int
+    per_token: int
+    size: int
+    renormalised: bool
+
+
+@dataclass(frozen=True)
 class LayerConfig:
-    """One layer's mixer: Mamba2, or attention over `window` tokens (0: all) with one of the model's `ropes`."""
+    """One layer's mixer: Mamba2, or attention over `window` tokens (0: all) with one of the model's `ropes`.
+
+    `experts`: they stand in place of its MLP.
+    """
 
     mamba: bool = False
     window: int = 0
     rope: int = 0
+    experts: bool = False
 
 
 @dataclass(frozen=True)
@@ -102,6 +122,7 @@ class DecoderConfig:
     ropes: tuple[RopeConfig, ...]
     mamba: MambaConfig | None
     latent: LatentConfig | None
+    experts: ExpertsConfig | None
 
 
 def read_config(config: Mapping[str, Any]) -> DecoderConfig:
@@ -148,6 +169,7 @@ def read_config(config: Mapping[str, Any]) -> DecoderConfig:
         ropes=ropes,
         mamba=_mamba(architecture, given, hidden) if family.mamba else None,
         latent=latent,
+        experts=_experts(architecture, family, given) if family.expert_size else None,
     )
 
 
@@ -183,6 +205,9 @@ def _refuse(architecture: str, family: Family, given: Mapping[str, Any]) -> None
     for key in ("attn_logit_softcapping", "final_logit_softcapping"):
         if given.get(key) and key not in family.soft_caps:
             raise _unsupported(architecture, key, "this architecture has no such cap")
+    for key in () if family.latent else EXPERT_KEYS:  # which may be given where no layer has experts
+        if given.get(key):
+            raise _unsupported(architecture, key, "shared experts, and experts in groups, are not served")
     for key in ("attention_bias", "mlp_bias"):
         if given[key] and key not in family.biases:
             raise _unsupported(architecture, key, "this architecture has no such bias")
@@ -244,10 +269,21 @@ def _layers(architecture: str, family: Family, given: Mapping[str, Any]) -> tupl
             raise _unsupported(architecture, "attn_layer_indices", f"{sorted(attention)} is not within {count} layers")
         return tuple(LayerConfig(mamba=index not in attention) for index in range(count))
     local = 1 if family.local_theta else 0
+    windows, experts = _windows(architecture, family, given, count), _sparse(architecture, family, given, count)
     return tuple(
-        LayerConfig(window=window, rope=local if windowed else 0)
-        for windowed, window in _windows(architecture, family, given, count)
+        LayerConfig(window=window, rope=local if windowed else 0, experts=sparse)
+        for (windowed, window), sparse in zip(windows, experts, strict=True)
     )
+
+
+def _sparse(architecture: str, family: Family, given: Mapping[str, Any], count: int) -> list[bool]:
+    """Of each layer whether it has experts: every `decoder_sparse_step`-th, but for those of `mlp_only_layers`."""
+    if "decoder_sparse_step" not in family.defaults:
+        return [bool(family.expert_size)] * count
+    step, dense = _size(given, "decoder_sparse_step"), given["mlp_only_layers"] or ()
+    if not set(dense) <= set(range(count)):
+        raise _unsupported(architecture, "mlp_only_layers", f"{sorted(dense)} is not within {count} layers")
+    return [(index + 1) % step == 0 and index not in dense for index in range(count)]
 
 
 def _windows(architecture: str, family: Family, given: Mapping[str, Any], count: int) -> list[tuple[bool, int]]:
@@ -255,10 +291,10 @@ def _windows(architecture: str, family: Family, given: Mapping[str, Any], count:
     window = given["sliding_window"] or 0
     if family.windows == "none":
         return [(False, 0)] * count
+    if "use_sliding_window" in family.defaults and not given["use_sliding_window"]:
+        window = 0
     if family.windows == "all":
         return [(True, window)] * count
-    if not given["use_sliding_window"]:
-        window = 0
     kinds = given["layer_types"]
     if kinds is not None:
         if len(kinds) != count or not {FULL_LAYER, WINDOW_LAYER} >= set(kinds):
@@ -322,6 +358,16 @@ def _latent_scale(dims: MlaDims, rope: RopeConfig) -> float:
 def mscale(factor: float, weight: float = 1.0) -> float:
     """What yarn multiplies queries and keys by for a context that is `factor` times as long."""
     return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
+def _experts(architecture: str, family: Family, given: Mapping[str, Any]) -> ExpertsConfig:
+    """Their number is `num_experts` where Qwen publishes, `num_local_experts` elsewhere and in transformers 5."""
+    count = _size(given, "num_local_experts" if given.get("num_local_experts") else "num_experts")
+    per_token = _size(given, "num_experts_per_tok")
+    if per_token > count:
+        raise _unsupported(architecture, "num_experts_per_tok", f"{per_token} is more than {count} experts")
+    renormalised = "norm_topk_prob" not in family.defaults or bool(given["norm_topk_prob"])
+    return ExpertsConfig(count, per_token, _size(given, family.expert_size), renormalised)
 
 
 def _float(value: Any) -> float:

@@ -1,7 +1,7 @@
 """What a model needs of this rank, as data: specs of its mixers, components, and the weight map. No torch.
 
-Linears are split over ranks by heads (qkv), by inputs (o, down) or by outputs (gate and up);
-norms, projections to latents, embedding and head are whole on every rank. Models with recurrent layers are not split.
+Linears are split over ranks by heads (qkv), by inputs (o, down) or by outputs (gate and up), those of each expert, too;
+norms, routers, projections to latents, embedding and head are whole on each rank. Models with recurrent layers are not.
 """
 
 from __future__ import annotations
@@ -88,13 +88,16 @@ def _recurrent(mamba: MambaConfig, dtype: str) -> RecurrentSpec:
 def _intermediate(config: DecoderConfig, world: int) -> int:
     """Three such values a token is what core counts for an MLP in a step's memory.
 
-    Latent attention may have more: queries in full form and over latents, what is rotated of them, and the result.
+    Latent attention may have more: queries in full form and over latents, what is rotated of them, and the result. Each
+    of a token's experts has them, and its own input, result and a copy of that in the token's order.
     """
-    plain, latent = config.intermediate_size // world, config.latent
-    if latent is None:
-        return plain
-    head = latent.dims.nope + 2 * latent.dims.rope + config.head_dim + latent.dims.rank
-    return max(plain, -(-config.q_heads // world * head // 3))
+    size, latent, experts = config.intermediate_size // world, config.latent, config.experts
+    if latent is not None:
+        head = latent.dims.nope + 2 * latent.dims.rope + config.head_dim + latent.dims.rank
+        size = max(size, -(-config.q_heads // world * head // 3))
+    if experts is not None:
+        size = max(size, experts.per_token * (experts.size // world + config.hidden_size))
+    return size
 
 
 def _components(config: DecoderConfig) -> tuple[Component, ...]:
@@ -112,6 +115,8 @@ def _check_world(part: str, config: DecoderConfig, world: int) -> None:
         "num_key_value_heads": config.kv_heads,
         "intermediate_size": config.intermediate_size,
     }
+    if config.experts:
+        shared[config.family.expert_size] = config.experts.size
     for key, size in shared.items():
         if size % world:
             raise Unsupported(part, f"config key {key}: {size} is not a multiple of {world} ranks", "parallel.tensor")
@@ -130,8 +135,7 @@ class _Weights:
 
     def entries(self) -> Iterator[WeightEntry]:
         """Embedding, layers, head."""
-        config, names = self.config, self.config.family.names
-        hidden, inner = config.hidden_size, config.intermediate_size
+        config, names, hidden = self.config, self.config.family.names, self.config.hidden_size
         yield self._whole(EMBEDDING, config.vocab_size, hidden)
         for index, layer in enumerate(config.layers):
             base = f"model.layers.{index}"
@@ -139,10 +143,8 @@ class _Weights:
             yield from self._mixer(base, layer)
             for norm in filter(None, (names.mixer_post_norm, names.mlp_norm)):
                 yield self._whole(f"{base}.{norm}.weight", hidden)
-            mlp, bias = f"{base}.{names.mlp}", config.mlp_bias
-            gate_up = {"gate_proj": inner, "up_proj": inner}
-            yield from self._linear(f"{mlp}.gate_up", gate_up, hidden, bias=bias, dim=0)
-            yield from self._linear(f"{mlp}.down_proj", {"down_proj": hidden}, inner, bias=bias, dim=1)
+            mlp = f"{base}.{names.mlp}"
+            yield from self._experts(mlp) if layer.experts else self._mlp(mlp)
             if names.mlp_post_norm:
                 yield self._whole(f"{base}.{names.mlp_post_norm}.weight", hidden)
         yield self._whole(f"{names.last_norm}.weight", hidden)
@@ -182,6 +184,24 @@ class _Weights:
             yield self._whole(f"{base}.k_norm.weight", config.head_dim)
         yield from self._linear(f"{base}.o_proj", {"o_proj": config.hidden_size}, q_rows, bias=config.o_bias, dim=1)
 
+    def _mlp(self, base: str) -> Iterator[WeightEntry]:
+        hidden, inner, bias = self.config.hidden_size, self.config.intermediate_size, self.config.mlp_bias
+        gate_up = {"gate_proj": inner, "up_proj": inner}
+        yield from self._linear(f"{base}.gate_up", gate_up, hidden, bias=bias, dim=0)
+        yield from self._linear(f"{base}.down_proj", {"down_proj": hidden}, inner, bias=bias, dim=1)
+
+    def _experts(self, base: str) -> Iterator[WeightEntry]:
+        """The router, and the rows of all experts one after the other; each is cut over the ranks as an MLP is."""
+        experts, hidden = self.config.experts, self.config.hidden_size
+        assert experts is not None
+        gate, up, down = self.config.family.names.expert
+        yield from self._linear(f"{base}.gate", {"gate": experts.count}, hidden, bias=False, dim=None)
+        numbers = range(experts.count)
+        gate_up = {f"experts.{n}.{part}": experts.size for n in numbers for part in (gate, up)}
+        yield from self._linear(f"{base}.experts_gate_up", gate_up, hidden, bias=False, dim=0)
+        downs = {f"experts.{n}.{down}": hidden for n in numbers}
+        yield from self._linear(f"{base}.experts_down", downs, experts.size, bias=False, dim=1)
+
     def _mamba(self, base: str) -> Iterator[WeightEntry]:
         """What the recurrence decays and steps by is float32 whatever the model computes in."""
         mamba, hidden = self.config.mamba, self.config.hidden_size
@@ -205,12 +225,10 @@ class _Weights:
     def _linear(
         self, name: str, parts: dict[str, int], columns: int, *, bias: bool, dim: int | None
     ) -> Iterator[WeightEntry]:
-        """A linear of the stored `parts` (name → rows), cut along `dim` over the ranks; None: every rank has it."""
+        """A linear of the stored `parts` (name → rows), cut along `dim` over the ranks, or whole."""
         base = name.rpartition(".")[0]
-        size = [sum(parts.values()), columns]
-        if dim is not None:
-            size[dim] //= self.world
-        shape = (size[0], size[1])
+        rows = sum(parts.values())
+        shape = (rows // self.world if dim == 0 else rows, columns // self.world if dim == 1 else columns)
         sources = tuple(f"{base}.{part}.weight" for part in parts)
         full = tuple((size, columns) for size in parts.values())
         yield WeightEntry(f"{name}.weight", shape, self.dtype, sources, full, slice_dim=dim)

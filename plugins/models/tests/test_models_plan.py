@@ -85,6 +85,51 @@ DEEPSEEK_DENSE: dict[str, Any] = {
 }
 """DeepSeek-V2-Lite, but with a plain MLP in every layer."""
 QWEN = SMOLLM2 | {"architectures": ["Qwen2ForCausalLM"]}
+QWEN3_30B_A3B: dict[str, Any] = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "attention_bias": False,
+    "decoder_sparse_step": 1,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "max_position_embeddings": 40960,
+    "max_window_layers": 48,
+    "mlp_only_layers": [],
+    "moe_intermediate_size": 768,
+    "norm_topk_prob": True,
+    "num_attention_heads": 32,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 48,
+    "num_key_value_heads": 4,
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": None,
+    "rope_theta": 1000000.0,
+    "sliding_window": None,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "use_sliding_window": False,
+    "vocab_size": 151936,
+}
+MIXTRAL_8X7B: dict[str, Any] = {
+    "architectures": ["MixtralForCausalLM"],
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 32768,
+    "num_attention_heads": 32,
+    "num_experts_per_tok": 2,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "num_local_experts": 8,
+    "rms_norm_eps": 1e-05,
+    "rope_theta": 1000000.0,
+    "sliding_window": None,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "vocab_size": 32000,
+}
 MISTRAL = SMOLLM2 | {"architectures": ["MistralForCausalLM"]}
 
 
@@ -131,7 +176,7 @@ def test_a_plan_of_latent_attention() -> None:
 
 @pytest.mark.parametrize(("heads", "wanted"), [(16, 10944), (128, 57344)])
 def test_a_step_has_memory_for_queries_over_latents(heads: int, wanted: int) -> None:
-    """Of a head 192 numbers in full form, 64 rotated, 576 over latents, 512 as a result, in thirds as those of an MLP."""
+    """Of a head 192 numbers in full form, 64 rotated, 576 over latents, 512 as a result; a third of all."""
     config = DEEPSEEK_DENSE | {"num_attention_heads": heads, "num_key_value_heads": heads}
     assert plan(config).intermediate_size == wanted
     assert plan(config, world=8).intermediate_size == wanted // 8
@@ -152,6 +197,44 @@ def test_a_step_has_memory_for_queries_over_latents(heads: int, wanted: int) -> 
 def test_refusals_of_latent_attention_name_the_key(key: str, change: dict[str, Any]) -> None:
     with pytest.raises(Unsupported, match=rf"config key {key}:"):
         plan(DEEPSEEK_DENSE | change)
+
+
+@pytest.mark.parametrize(
+    ("config", "parameters", "name"),
+    [
+        (QWEN3_30B_A3B, 30_532_122_624, "model.layers.47.mlp.experts.127.down_proj.weight"),
+        (MIXTRAL_8X7B, 46_702_792_704, "model.layers.31.block_sparse_moe.experts.7.w2.weight"),
+    ],
+)
+def test_plans_of_experts_count_as_published(config: dict[str, Any], parameters: int, name: str) -> None:
+    made = plan(config)
+    assert made.weight_bytes == 2 * parameters
+    assert name in {source for entry in made.weights for source in entry.sources}
+
+
+def test_a_step_of_experts_takes_memory_for_each_that_a_token_chooses() -> None:
+    assert plan(QWEN3_30B_A3B).intermediate_size == 8 * (768 + 2048)
+    assert plan(MIXTRAL_8X7B, world=2).intermediate_size == 2 * (14336 // 2 + 4096)
+
+
+@pytest.mark.parametrize(
+    ("change", "sparse"),
+    [
+        ({}, [True] * 4),
+        ({"mlp_only_layers": None}, [True] * 4),
+        ({"mlp_only_layers": [0, 2]}, [False, True, False, True]),
+        ({"decoder_sparse_step": 2}, [False, True, False, True]),
+        ({"decoder_sparse_step": 2, "mlp_only_layers": [3]}, [False, True, False, False]),
+    ],
+)
+def test_layers_with_experts(change: dict[str, Any], sparse: list[bool]) -> None:
+    config = read_config(QWEN3_30B_A3B | {"num_hidden_layers": 4} | change)
+    assert [layer.experts for layer in config.layers] == sparse
+
+
+def test_the_number_of_experts_has_two_keys() -> None:
+    five = read_config(without(QWEN3_30B_A3B, "num_experts") | {"num_local_experts": 64})
+    assert five.experts == replace(read_config(QWEN3_30B_A3B).experts, count=64)
 
 
 def test_a_tied_head_costs_nothing_and_is_known() -> None:
@@ -243,6 +326,14 @@ def test_windows(config: dict[str, Any], windows: list[int]) -> None:
         ),
         ("rope_parameters", {"rope_parameters": {"full_attention": {"rope_type": "default"}}}),
         ("rope_scaling", {"rope_scaling": {"type": "linear", "factor": 2.0}}),
+        ("num_experts_per_tok", QWEN3_30B_A3B | {"num_experts_per_tok": 129}),
+        ("num_experts_per_tok", MIXTRAL_8X7B | {"num_experts_per_tok": 0}),
+        ("moe_intermediate_size", QWEN3_30B_A3B | {"moe_intermediate_size": None}),
+        ("decoder_sparse_step", QWEN3_30B_A3B | {"decoder_sparse_step": 0}),
+        ("mlp_only_layers", QWEN3_30B_A3B | {"mlp_only_layers": [48]}),
+        ("n_shared_experts", QWEN3_30B_A3B | {"n_shared_experts": 1}),
+        ("n_group", MIXTRAL_8X7B | {"n_group": 8}),
+        ("attention_bias", MIXTRAL_8X7B | {"attention_bias": True}),
     ],
 )
 def test_refusals_name_the_key(key: str, change: dict[str, Any]) -> None:
@@ -277,6 +368,8 @@ def test_shares_of_ranks_add_up(config: dict[str, Any], heads: tuple[int, int]) 
         ("intermediate_size", {"intermediate_size": 14337}, 2),
         ("attention_bias", {"attention_bias": True}, 2),
         ("mlp_bias", {"mlp_bias": True}, 2),
+        ("moe_intermediate_size", QWEN3_30B_A3B | {"moe_intermediate_size": 770}, 4),
+        ("num_key_value_heads", MIXTRAL_8X7B, 16),
     ],
 )
 def test_worlds_that_do_not_fit_are_refused(key: str, change: dict[str, Any], world: int) -> None:

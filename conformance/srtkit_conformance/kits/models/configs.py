@@ -34,6 +34,10 @@ TINY: dict[str, Any] = {
     "mamba_n_groups": 2,
     "mamba_d_state": 8,
     "mamba_d_conv": 4,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "mlp_only_layers": [0],
 }
 LATENT: dict[str, Any] = {
     "num_key_value_heads": 4,

@@ -1,4 +1,4 @@
-"""Known families as formulas in float64 over one sequence: Llama's kin, Gemma, Bamba, DeepSeek. Knows no plugin."""
+"""Known families as formulas in float64 over one sequence: Llama's kin, experts, Gemma, Bamba, DeepSeek. No plugin."""
 
 from __future__ import annotations
 
@@ -201,6 +201,46 @@ class Deepseek(Llama):
         return super()._turned(torch.cat((x[..., ::2], x[..., 1::2]), -1), index)
 
 
+class Mixtral(Llama):
+    """Each token goes through the MLPs of the experts that its router finds likeliest, weighted to a sum of 1."""
+
+    mlp, parts = "block_sparse_moe", ("w1", "w3", "w2")
+
+    def _mlp(self, x: Tensor, name: str) -> Tensor:
+        return torch.stack([self._mixed(token, name) for token in x])
+
+    def _mixed(self, x: Tensor, name: str) -> Tensor:
+        """Of one token, [H]."""
+        likely = self._linear(x, f"{name}.gate").softmax(0)
+        chosen = likely.argsort(descending=True)[: self._keys["num_experts_per_tok"]].tolist()
+        total = likely[chosen].sum() if self._sums_to_one() else 1.0
+        return sum((likely[n] / total * self._expert(x, f"{name}.experts.{n}") for n in chosen), torch.zeros_like(x))
+
+    def _sums_to_one(self) -> bool:
+        return True
+
+    def _expert(self, x: Tensor, name: str) -> Tensor:
+        gate, up, down = self.parts
+        inner = self._act(self._linear(x, f"{name}.{gate}")) * self._linear(x, f"{name}.{up}")
+        return self._linear(inner, f"{name}.{down}")
+
+
+class Qwen3Moe(Mixtral):
+    """Norms of heads, plain MLPs in some layers, and weights that sum to 1 only where the config says so."""
+
+    mlp, parts = "mlp", ("gate_proj", "up_proj", "down_proj")
+
+    def _mlp(self, x: Tensor, name: str) -> Tensor:
+        plain = int(name.split(".")[2]) in self._keys["mlp_only_layers"]
+        return Llama._mlp(self, x, name) if plain else super()._mlp(x, name)
+
+    def _sums_to_one(self) -> bool:
+        return bool(self._keys.get("norm_topk_prob", False))
+
+    def _window(self, index: int) -> int:
+        return int(self._keys.get("sliding_window", 0))
+
+
 FAMILY: dict[str, type[Llama]] = {
     "LlamaForCausalLM": Llama,
     "MistralForCausalLM": Llama,
@@ -211,6 +251,8 @@ FAMILY: dict[str, type[Llama]] = {
     "BambaForCausalLM": Bamba,
     "DeepseekV2ForCausalLM": Deepseek,
     "DeepseekV3ForCausalLM": Deepseek,
+    "MixtralForCausalLM": Mixtral,
+    "Qwen3MoeForCausalLM": Qwen3Moe,
 }
 """Formulas by architecture."""
 
