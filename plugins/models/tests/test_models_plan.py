@@ -131,7 +131,7 @@ def test_a_plan_of_latent_attention() -> None:
 
 @pytest.mark.parametrize(("heads", "wanted"), [(16, 10944), (128, 57344)])
 def test_a_step_has_memory_for_queries_over_latents(heads: int, wanted: int) -> None:
-    """Of a head 192 numbers in full form, 64 rotated, 576 over latents, 512 as a result, in thirds as those of an MLP."""
+    """Of a head 192 numbers in full form, 64 rotated, 576 over latents, 512 as a result; a third of all."""
     config = DEEPSEEK_DENSE | {"num_attention_heads": heads, "num_key_value_heads": heads}
     assert plan(config).intermediate_size == wanted
     assert plan(config, world=8).intermediate_size == wanted // 8
