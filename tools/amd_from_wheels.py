@@ -13,7 +13,12 @@ from tools.fresh_env import fresh_env
 from tools.wheels import DIST
 
 PACKAGES = ("srtkit-core", "srtkit-plugin-attention-aiter")
-FILES = {"mi300x.toml": "gfx942", "mi355x.toml": "gfx950"}
+FILES = {
+    "mi300x.toml": "gfx942",
+    "mi300x-mla.toml": "gfx942",
+    "mi300x-moe.toml": "gfx942",
+    "mi355x.toml": "gfx950",
+}
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""configs/mi300x.toml and mi355x.toml on a machine without ROCm: every line holds, and what the comments offer, too."""
+"""The files of configs/ for AMD, on a machine without ROCm: every line holds, and what the comments offer, too."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from srtkit.plugins.wiring import wire
 from tools.dists import find
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-CARDS = {"mi300x": "gfx942", "mi355x": "gfx950"}
-FP8 = {"mi300x": "float8_e4m3fnuz", "mi355x": "float8_e4m3fn"}
+CARDS = {"mi300x": "gfx942", "mi300x-mla": "gfx942", "mi300x-moe": "gfx942", "mi355x": "gfx950"}
+FP8 = {"gfx942": "float8_e4m3fnuz", "gfx950": "float8_e4m3fn"}
 LLAMA_8B = {
     "architectures": ["LlamaForCausalLM"],
     "hidden_size": 4096,
@@ -35,7 +35,37 @@ LLAMA_70B = LLAMA_8B | {
     "num_hidden_layers": 80,
     "num_attention_heads": 64,
 }
-MODELS = {"mi300x": LLAMA_8B, "mi355x": LLAMA_70B}
+LATENT = {
+    "architectures": ["DeepseekV2ForCausalLM"],
+    "hidden_size": 5120,
+    "intermediate_size": 12288,
+    "num_hidden_layers": 60,
+    "first_k_dense_replace": 60,
+    "num_attention_heads": 128,
+    "vocab_size": 102400,
+    "max_position_embeddings": 163840,
+    "rope_theta": 10000.0,
+}
+"""DeepSeek-V2, but with a plain MLP in every layer."""
+QWEN3_30B_A3B = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "hidden_size": 2048,
+    "head_dim": 128,
+    "intermediate_size": 6144,
+    "moe_intermediate_size": 768,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "norm_topk_prob": True,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "vocab_size": 151936,
+    "max_position_embeddings": 40960,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1000000.0,
+}
+MODELS = {"mi300x": LLAMA_8B, "mi300x-mla": LATENT, "mi300x-moe": QWEN3_30B_A3B, "mi355x": LLAMA_70B}
+WITHOUT_LATENTS = pytest.mark.parametrize("card", [card for card in CARDS if card != "mi300x-mla"])
 
 
 @pytest.fixture(params=CARDS)
@@ -88,10 +118,16 @@ def test_check_and_explain_take_the_file(card: str, model: Path, capsys: pytest.
     assert "page 16, attention:aiter" in text
     assert "steps in flight: 1" in text
     assert "degraded" not in text and "passed over" not in text
-    weights, kv = {"mi300x": ("14.96", "150."), "mi355x": ("131.4", "116.")}[card]  # as the comments say
+    weights, kv = {  # as the comments say
+        "mi300x": ("14.96", "150."),
+        "mi300x-mla": ("39.7", "121.03 GiB = 1,880,048 tokens"),
+        "mi300x-moe": ("56.87", "110."),
+        "mi355x": ("131.4", "116."),
+    }[card]
     assert f"weights    {weights}" in text and f"KV pages   {kv}" in text
 
 
+@WITHOUT_LATENTS
 def test_what_the_comments_offer_is_taken(card: str, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plain = explained(
         card, model, capsys, "memory.page_size=64", 'attention.fallback=["triton"]', "attention.shadow=triton"
@@ -99,11 +135,31 @@ def test_what_the_comments_offer_is_taken(card: str, model: Path, capsys: pytest
     assert "attention:shadow" in plain
     tiers = explained(card, model, capsys, "prefix_cache.use=hiradix", 'prefix_cache.options={"host_gib": 64}')
     assert "host tier  64.00 GiB" in tiers
-    assert explained(card, model, capsys, f"memory.kv_dtype={FP8[card]}", "memory.page_size=1")
+    assert explained(card, model, capsys, f"memory.kv_dtype={FP8[CARDS[card]]}", "memory.page_size=1")
 
 
 def test_the_other_cards_fp8_is_refused(card: str, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (other,) = set(FP8.values()) - {FP8[card]}
+    (other,) = set(FP8.values()) - {FP8[CARDS[card]]}
     given = ["--set", f"model.source={model}", "--set", f"memory.kv_dtype={other}"]
     assert main(["explain", str(CONFIGS / f"{card}.toml"), "--assume", CARDS[card], *given]) != 0
     assert f"does not store KV in {other}" in capsys.readouterr().err
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("card", ["mi300x-mla"])
+def test_what_the_comments_on_latents_say(card: str, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stored = "128/1 heads x 576, layout latent-rope/1"
+    for given in ("model.dtype=float16", "memory.page_size=1", "memory.page_size=64"):
+        assert stored in explained(card, model, capsys, given)
+    (model / "config.json").write_text(json.dumps(LATENT | {"kv_lora_rank": 256}))
+    other = explained(card, model, capsys, 'attention.fallback=["triton"]')
+    assert "layout latent/1, page 16, attention:triton" in other and "degraded" in other
+    (model / "config.json").write_text(json.dumps(LATENT))
+    for given in ("attention.shadow=triton", f"memory.kv_dtype={FP8[CARDS[card]]}"):
+        words = [word for one in (f"model.source={model}", given) for word in ("--set", one)]
+        assert main(["explain", str(CONFIGS / f"{card}.toml"), "--assume", CARDS[card], *words]) != 0
+        assert "no KV layout suits all" in capsys.readouterr().err
+    (model / "config.json").write_text(json.dumps(LATENT | {"first_k_dense_replace": 1}))
+    words = ["--set", f"model.source={model}"]
+    assert main(["explain", str(CONFIGS / f"{card}.toml"), "--assume", CARDS[card], *words]) != 0
+    assert "first_k_dense_replace" in capsys.readouterr().err

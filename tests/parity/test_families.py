@@ -39,7 +39,25 @@ BAMBA = {
     "mamba_d_state": 16,
     "mamba_chunk_size": 16,
 }
+EXPERTS = {
+    "head_dim": 24,
+    "num_experts": 6,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 40,
+    "norm_topk_prob": True,
+    "mlp_only_layers": [1],
+}
 MIXED = ["full_attention", "sliding_attention", "full_attention"]
+DEEPSEEK = {
+    "num_key_value_heads": None,
+    "first_k_dense_replace": 3,
+    "kv_lora_rank": 32,
+    "q_lora_rank": 24,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 24,
+}
+YARN = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 48}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {}),
     "llama3-tied": ("Llama", {"rope_parameters": LLAMA3, "tie_word_embeddings": True}),
@@ -48,13 +66,17 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2": ("Qwen2", {}),
     "qwen3": ("Qwen3", {"head_dim": 24, "tie_word_embeddings": True}),
     "qwen3-windows": ("Qwen3", {"use_sliding_window": True, "sliding_window": 20, "layer_types": MIXED}),
+    "qwen3-moe": ("Qwen3Moe", EXPERTS),
+    "mixtral": ("Mixtral", {"num_local_experts": 5, "num_experts_per_tok": 2}),
     "gemma2": ("Gemma2", GEMMA | {"attn_logit_softcapping": 8.0}),  # windows in a component of their own
     "gemma3": ("Gemma3", GEMMA | {"layer_types": MIXED}),
     "gemma3-near": ("Gemma3", GEMMA | {"layer_types": MIXED[1:2] * 3}),  # no component "full"
     "bamba": ("Bamba", BAMBA),
     "bamba-pure": ("Bamba", BAMBA | {"attn_layer_indices": None}),  # nothing but states
+    "deepseek2": ("DeepseekV2", DEEPSEEK | {"q_lora_rank": None}),
+    "deepseek3": ("DeepseekV3", DEEPSEEK | {"rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 0.7}}),
 }
-FULL_ONLY = frozenset({"gemma2", "gemma3-near", "bamba-pure"})
+FULL_ONLY = frozenset({"gemma2", "mixtral", "gemma3-near", "bamba-pure", "deepseek2"})
 CONFIGS = {"Gemma3": "Gemma3Text"}
 """Families whose config class in transformers has another name."""
 LENGTHS = (1, 9, 40, 100)

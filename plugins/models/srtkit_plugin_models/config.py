@@ -6,10 +6,12 @@ Reads the style of transformers 5 (`rope_parameters`, `dtype`) and the older one
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from srtkit.spec.attention import MlaDims
 from srtkit.spec.errors import Unsupported
 from srtkit_plugin_models.families import FAMILIES, Family
 
@@ -22,6 +24,9 @@ ROPE_KEYS: dict[str, frozenset[str]] = {
     "llama3": frozenset({"factor", "low_freq_factor", "high_freq_factor"}),
 }
 """The kinds of rotary embedding, and the keys that each needs."""
+
+EXPERT_KEYS = ("n_shared_experts", "shared_expert_intermediate_size", "n_group", "topk_group")
+"""Of mixtures of experts that route or add up otherwise."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +53,41 @@ class MambaConfig:
 
 
 @dataclass(frozen=True)
+class LatentConfig:
+    """Latent attention. `q_rank` is the size of the queries' own latent, 0 where they have none.
+
+    `interleaved`: the two numbers that are rotated together stand side by side, not a half apart.
+    """
+
+    dims: MlaDims
+    q_rank: int
+    interleaved: bool
+
+
+@dataclass(frozen=True)
+class ExpertsConfig:
+    """Of `count` experts a token takes `per_token`; `size` is the intermediate size of one.
+
+    `renormalised`: the weights of a token's experts are made to sum to 1.
+    """
+
+    count: int
+    per_token: int
+    size: int
+    renormalised: bool
+
+
+@dataclass(frozen=True)
 class LayerConfig:
-    """One layer's mixer: Mamba2, or attention over `window` tokens (0: all) with one of the model's `ropes`."""
+    """One layer's mixer: Mamba2, or attention over `window` tokens (0: all) with one of the model's `ropes`.
+
+    `experts`: they stand in place of its MLP.
+    """
 
     mamba: bool = False
     window: int = 0
     rope: int = 0
+    experts: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,7 +95,7 @@ class DecoderConfig:
     """Sizes of the whole model, before it is shared among ranks. What its family always does stands in `family`.
 
     `scale` multiplies q·k; `activation` is "silu" or "gelu_tanh"; a soft cap of 0 means none; `rotary_dim` is how
-    much of a head is rotated.
+    much of a head is rotated. With `latent` a head is as long as a stored entry, and shares it with all others.
     """
 
     architecture: str
@@ -87,6 +121,8 @@ class DecoderConfig:
     logit_cap: float
     ropes: tuple[RopeConfig, ...]
     mamba: MambaConfig | None
+    latent: LatentConfig | None
+    experts: ExpertsConfig | None
 
 
 def read_config(config: Mapping[str, Any]) -> DecoderConfig:
@@ -100,7 +136,13 @@ def read_config(config: Mapping[str, Any]) -> DecoderConfig:
         raise _unsupported(architecture, "num_key_value_heads", f"{kv_heads} does not divide {q_heads} query heads")
     ropes = _ropes(architecture, family, given)
     attention_bias = "attention_bias" in family.biases and bool(given["attention_bias"])
+    latent = _latent(architecture, family, given) if family.latent else None
     head_dim = given["head_dim"] or hidden // q_heads
+    rotary_dim = int(head_dim * family.rotary)
+    scale = (given.get("query_pre_attn_scalar") or head_dim) ** -0.5
+    if latent is not None:
+        head_dim, rotary_dim = latent.dims.rank + latent.dims.rope, latent.dims.rope
+        scale = _latent_scale(latent.dims, ropes[0])
     caps = {key: float(given.get(key) or 0.0) for key in family.soft_caps}
     return DecoderConfig(
         architecture=architecture,
@@ -113,8 +155,8 @@ def read_config(config: Mapping[str, Any]) -> DecoderConfig:
         q_heads=q_heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        rotary_dim=int(head_dim * family.rotary),
-        scale=(given.get("query_pre_attn_scalar") or head_dim) ** -0.5,
+        rotary_dim=rotary_dim,
+        scale=scale,
         eps=float(given["rms_norm_eps"]),
         activation="silu" if _activation_key(family) == "hidden_act" else "gelu_tanh",
         max_context=_max_context(_size(given, "max_position_embeddings"), ropes[0]),
@@ -126,6 +168,8 @@ def read_config(config: Mapping[str, Any]) -> DecoderConfig:
         logit_cap=caps.get("final_logit_softcapping", 0.0),
         ropes=ropes,
         mamba=_mamba(architecture, given, hidden) if family.mamba else None,
+        latent=latent,
+        experts=_experts(architecture, family, given) if family.expert_size else None,
     )
 
 
@@ -161,6 +205,9 @@ def _refuse(architecture: str, family: Family, given: Mapping[str, Any]) -> None
     for key in ("attn_logit_softcapping", "final_logit_softcapping"):
         if given.get(key) and key not in family.soft_caps:
             raise _unsupported(architecture, key, "this architecture has no such cap")
+    for key in () if family.latent else EXPERT_KEYS:  # which may be given where no layer has experts
+        if given.get(key):
+            raise _unsupported(architecture, key, "shared experts, and experts in groups, are not served")
     for key in ("attention_bias", "mlp_bias"):
         if given[key] and key not in family.biases:
             raise _unsupported(architecture, key, "this architecture has no such bias")
@@ -222,10 +269,21 @@ def _layers(architecture: str, family: Family, given: Mapping[str, Any]) -> tupl
             raise _unsupported(architecture, "attn_layer_indices", f"{sorted(attention)} is not within {count} layers")
         return tuple(LayerConfig(mamba=index not in attention) for index in range(count))
     local = 1 if family.local_theta else 0
+    windows, experts = _windows(architecture, family, given, count), _sparse(architecture, family, given, count)
     return tuple(
-        LayerConfig(window=window, rope=local if windowed else 0)
-        for windowed, window in _windows(architecture, family, given, count)
+        LayerConfig(window=window, rope=local if windowed else 0, experts=sparse)
+        for (windowed, window), sparse in zip(windows, experts, strict=True)
     )
+
+
+def _sparse(architecture: str, family: Family, given: Mapping[str, Any], count: int) -> list[bool]:
+    """Of each layer whether it has experts: every `decoder_sparse_step`-th, but for those of `mlp_only_layers`."""
+    if "decoder_sparse_step" not in family.defaults:
+        return [bool(family.expert_size)] * count
+    step, dense = _size(given, "decoder_sparse_step"), given["mlp_only_layers"] or ()
+    if not set(dense) <= set(range(count)):
+        raise _unsupported(architecture, "mlp_only_layers", f"{sorted(dense)} is not within {count} layers")
+    return [(index + 1) % step == 0 and index not in dense for index in range(count)]
 
 
 def _windows(architecture: str, family: Family, given: Mapping[str, Any], count: int) -> list[tuple[bool, int]]:
@@ -233,10 +291,10 @@ def _windows(architecture: str, family: Family, given: Mapping[str, Any], count:
     window = given["sliding_window"] or 0
     if family.windows == "none":
         return [(False, 0)] * count
+    if "use_sliding_window" in family.defaults and not given["use_sliding_window"]:
+        window = 0
     if family.windows == "all":
         return [(True, window)] * count
-    if not given["use_sliding_window"]:
-        window = 0
     kinds = given["layer_types"]
     if kinds is not None:
         if len(kinds) != count or not {FULL_LAYER, WINDOW_LAYER} >= set(kinds):
@@ -270,6 +328,46 @@ def _mamba(architecture: str, given: Mapping[str, Any], hidden: int) -> MambaCon
         proj_bias=bool(given["mamba_proj_bias"]),
         dt_limits=(low, high),
     )
+
+
+def _latent(architecture: str, family: Family, given: Mapping[str, Any]) -> LatentConfig:
+    layers, dense = _size(given, "num_hidden_layers"), given["first_k_dense_replace"] or 0
+    if dense < layers:
+        cause = f"layers from {dense} on are mixtures of experts, which are not served"
+        raise _unsupported(architecture, "first_k_dense_replace", cause)
+    if given["num_key_value_heads"] not in (None, given["num_attention_heads"]):
+        raise _unsupported(architecture, "num_key_value_heads", "every head has keys of its own in this architecture")
+    dims = MlaDims(
+        rank=_size(given, "kv_lora_rank"),
+        rope=_size(given, "qk_rope_head_dim"),
+        nope=_size(given, "qk_nope_head_dim"),
+        v_head_dim=_size(given, "v_head_dim"),
+    )
+    q_rank = 0 if given["q_lora_rank"] is None else _size(given, "q_lora_rank")
+    interleaved = "rope_interleave" not in family.defaults or bool(given["rope_interleave"])
+    return LatentConfig(dims, q_rank, interleaved)
+
+
+def _latent_scale(dims: MlaDims, rope: RopeConfig) -> float:
+    """That of heads in their full form. Of parts that are not rotated, too, q and k are multiplied by yarn's factor."""
+    weight = rope.parameters.get("mscale_all_dim")
+    factor = mscale(rope.parameters["factor"], weight) if rope.kind != "default" and weight else 1.0
+    return float((dims.nope + dims.rope) ** -0.5 * factor**2)
+
+
+def mscale(factor: float, weight: float = 1.0) -> float:
+    """What yarn multiplies queries and keys by for a context that is `factor` times as long."""
+    return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
+def _experts(architecture: str, family: Family, given: Mapping[str, Any]) -> ExpertsConfig:
+    """Their number is `num_experts` where Qwen publishes, `num_local_experts` elsewhere and in transformers 5."""
+    count = _size(given, "num_local_experts" if given.get("num_local_experts") else "num_experts")
+    per_token = _size(given, "num_experts_per_tok")
+    if per_token > count:
+        raise _unsupported(architecture, "num_experts_per_tok", f"{per_token} is more than {count} experts")
+    renormalised = "norm_topk_prob" not in family.defaults or bool(given["norm_topk_prob"])
+    return ExpertsConfig(count, per_token, _size(given, family.expert_size), renormalised)
 
 
 def _float(value: Any) -> float:

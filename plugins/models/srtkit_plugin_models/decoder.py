@@ -17,7 +17,9 @@ from srtkit.spec.errors import Unsupported
 from srtkit.spec.layers import DTYPES, Embedding, Head, Linear, PagedAttention, RMSNorm
 from srtkit.spec.models import Model, ModelBuild, ModelInputs, ModelOutput
 from srtkit_plugin_models.config import DecoderConfig, read_config
+from srtkit_plugin_models.experts import Experts
 from srtkit_plugin_models.mamba import Mamba
+from srtkit_plugin_models.mla import LatentAttention
 from srtkit_plugin_models.rope import rope_tables
 
 Owner = Linear | RMSNorm | Embedding | Head
@@ -72,6 +74,10 @@ class Attention:
             "self_attn.k_norm": self.k_norm,
         }
 
+    def bare(self) -> dict[str, Tensor]:
+        """It has no other parameters."""
+        return {}
+
     def __call__(self, x: Tensor, angles: Angles) -> Tensor:
         """[T, hidden] → [T, hidden]."""
         tokens = x.shape[0]
@@ -101,11 +107,15 @@ class MLP:
     """down(act(gate(x)) * up(x)), gate and up in one linear."""
 
     def __init__(self, build: ModelBuild, config: DecoderConfig) -> None:
-        inner = build.plan.intermediate_size
+        inner = config.intermediate_size // build.shard.world
         self.gate_up = Linear(build, (2 * inner, config.hidden_size), bias=config.mlp_bias)
         self.down_proj = Linear(build, (config.hidden_size, inner), bias=config.mlp_bias, reduce=True)
         silu = config.activation == "silu"
         self.act_mul = build.ops.op("silu_mul", build.plan.dtype, hidden=inner) if silu else gelu_tanh_mul
+
+    def owners(self) -> dict[str, Linear]:
+        """Its linears, by their names in it."""
+        return {"gate_up": self.gate_up, "down_proj": self.down_proj}
 
     def __call__(self, x: Tensor) -> Tensor:
         """[T, hidden] → [T, hidden]."""
@@ -114,22 +124,28 @@ class MLP:
 
 
 class DecoderLayer:
-    """Mixer and MLP, each followed by its add to the residual and the norm before what comes next.
+    """Mixer and MLP or experts, each followed by its add to the residual and the norm before what comes next.
 
     `next_norm` is therefore the next layer's input norm, or the model's last norm. Where the family has them,
     the two `post` norms are of an output, before it is added.
     """
 
     def __init__(self, build: ModelBuild, config: DecoderConfig, index: int) -> None:
-        self.mixer: Attention | Mamba
+        self.mixer: Attention | LatentAttention | Mamba
         if config.mamba is not None and config.layers[index].mamba:
             self.mixer = Mamba(build, config, config.mamba, index)
+        elif config.latent is not None:
+            self.mixer = LatentAttention(build, config, config.latent, index)
         else:
             self.mixer = Attention(build, config, build.plan.attention[index], index)
         names, size = config.family.names, config.hidden_size
         self.mixer_post_norm = _norm(build, config, size) if names.mixer_post_norm else None
         self.norm = _norm(build, config, size)
-        self.mlp = MLP(build, config)
+        self.mlp: MLP | Experts
+        if config.experts is not None and config.layers[index].experts:
+            self.mlp = Experts(build, config.hidden_size, config.experts)
+        else:
+            self.mlp = MLP(build, config)
         self.mlp_post_norm = _norm(build, config, size) if names.mlp_post_norm else None
         self.next_norm = _norm(build, config, size)
 
@@ -230,11 +246,16 @@ class Decoder(nn.Module, Model):
 
     def _bare(self) -> dict[str, Tensor]:
         """Parameters that are no linear and no norm, by their names in the weight map."""
-        return {
-            f"model.layers.{index}.mamba.{name}": tensor
-            for index, mixer in self._recurrent().items()
-            for name, tensor in mixer.parameters.items()
+        bare = {
+            f"model.layers.{index}.{name}": tensor
+            for index, layer in enumerate(self.layers)
+            for name, tensor in layer.mixer.bare().items()
         }
+        for index, layer in enumerate(self.layers):
+            if isinstance(layer.mlp, Experts):
+                name = f"model.layers.{index}.{self.config.family.names.mlp}"
+                bare |= {f"{name}.{part}": tensor for part, tensor in layer.mlp.parameters().items()}
+        return bare
 
     def _owners(self) -> dict[str, Owner]:
         """Who holds the other parameters, by the names of the weight map without ".weight" and ".bias"."""
@@ -248,8 +269,6 @@ class Decoder(nn.Module, Model):
             name, last = f"model.layers.{index}", index + 1 == len(self.layers)
             owners |= {
                 f"{name}.{names.mlp_norm}": layer.norm,
-                f"{name}.{names.mlp}.gate_up": layer.mlp.gate_up,
-                f"{name}.{names.mlp}.down_proj": layer.mlp.down_proj,
                 names.last_norm if last else f"model.layers.{index + 1}.input_layernorm": layer.next_norm,
             }
             optional: dict[str, Owner | None] = {
@@ -257,5 +276,6 @@ class Decoder(nn.Module, Model):
                 names.mlp_post_norm: layer.mlp_post_norm,
             }
             optional |= layer.mixer.owners()
+            optional |= {f"{names.mlp}.{part}": linear for part, linear in layer.mlp.owners().items()}
             owners |= {f"{name}.{part}": owner for part, owner in optional.items() if owner is not None}
         return owners

@@ -39,6 +39,25 @@ _GEMMA: dict[str, Any] = _COMMON | {
     "use_sliding_window": True,
     "use_bidirectional_attention": False,
 }
+_MIXTRAL: dict[str, Any] = _COMMON | {
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-5,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+}
+_QWEN_MOE: dict[str, Any] = _COMMON | {
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 32768,
+    "use_sliding_window": False,
+    "sliding_window": 4096,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 768,
+    "norm_topk_prob": False,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": None,
+}
 _BAMBA: dict[str, Any] = _COMMON | {
     "num_key_value_heads": 8,
     "max_position_embeddings": 262144,
@@ -54,13 +73,20 @@ _BAMBA: dict[str, Any] = _COMMON | {
     "mamba_proj_bias": False,
     "time_step_limit": None,
 }
+_DEEPSEEK: dict[str, Any] = _COMMON | {
+    "kv_lora_rank": 512,
+    "q_lora_rank": 1536,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+}
 
 
 @dataclass(frozen=True)
 class Names:
     """Stored names of a layer's parts, below "model.layers.N", and of the last norm. Empty: there is no such part.
 
-    The two `post` norms are of an output, before it is added to the residual.
+    The two `post` norms are of an output, before it is added to the residual. `expert`: the gate, up and down of one.
     """
 
     mlp: str = "mlp"
@@ -68,6 +94,7 @@ class Names:
     mixer_post_norm: str = ""
     mlp_post_norm: str = ""
     last_norm: str = "model.norm"
+    expert: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
 
 
 @dataclass(frozen=True)
@@ -79,7 +106,8 @@ class Family:
     pages of window layers have a component of their own. `offset_norms`: norms are stored as the difference of
     their weight to 1. `soft_caps` are the keys of caps that it applies. `local_theta` is that of window layers where
     they have a rotary embedding of their own, 0 where they have not. `rotary`: the share of a head that is rotated.
-    `mamba`: layers that are not in `attn_layer_indices` are Mamba2.
+    `mamba`: layers that are not in `attn_layer_indices` are Mamba2. `latent`: attention is over latents (MLA).
+    `expert_size`: the key of an expert's intermediate size, empty for a family without experts.
     """
 
     defaults: Mapping[str, Any]
@@ -96,6 +124,8 @@ class Family:
     local_theta: float = 0.0
     rotary: float = 1.0
     mamba: bool = False
+    latent: bool = False
+    expert_size: str = ""
 
 
 _GEMMA_NAMES = Names(
@@ -119,6 +149,20 @@ FAMILIES: dict[str, Family] = {
         biases=frozenset({"attention_bias"}),
         qk_norm=True,
         windows="by_layer",
+    ),
+    "MixtralForCausalLM": Family(
+        defaults=_MIXTRAL,
+        names=Names(mlp="block_sparse_moe", expert=("w1", "w3", "w2")),
+        windows="all",
+        theta=1_000_000.0,
+        expert_size="intermediate_size",
+    ),
+    "Qwen3MoeForCausalLM": Family(
+        defaults=_QWEN_MOE,
+        biases=frozenset({"attention_bias"}),
+        qk_norm=True,
+        windows="all",
+        expert_size="moe_intermediate_size",
     ),
     "Gemma2ForCausalLM": Family(
         defaults=_GEMMA
@@ -155,5 +199,15 @@ FAMILIES: dict[str, Family] = {
         biases=frozenset({"attention_bias", "mlp_bias"}),
         rotary=0.5,
         mamba=True,
+    ),
+    "DeepseekV2ForCausalLM": Family(
+        defaults=_DEEPSEEK | {"max_position_embeddings": 2048, "first_k_dense_replace": 0},
+        biases=frozenset({"attention_bias", "mlp_bias"}),
+        latent=True,
+    ),
+    "DeepseekV3ForCausalLM": Family(
+        defaults=_DEEPSEEK | {"max_position_embeddings": 4096, "first_k_dense_replace": 3, "rope_interleave": True},
+        biases=frozenset({"attention_bias"}),
+        latent=True,
     ),
 }

@@ -36,6 +36,10 @@ class Mamba:
         """Its parts that hold the other parameters, by their names in the layer."""
         return {"mamba.in_proj": self.in_proj, "mamba.norm": self.norm, "mamba.out_proj": self.out_proj}
 
+    def bare(self) -> dict[str, Tensor]:
+        """The other parameters, by their names in the layer."""
+        return {f"mamba.{name}": tensor for name, tensor in self.parameters.items()}
+
     def pack(self) -> None:
         """After loading: the decay is stored as the logarithm of its negative."""
         torch.exp(self.parameters["A_log"], out=self.weights["a"]).neg_()

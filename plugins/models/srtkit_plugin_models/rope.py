@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from srtkit_plugin_models.config import RopeConfig
+from srtkit_plugin_models.config import RopeConfig, mscale
 
 
 def rope_tables(rope: RopeConfig, rotary_dim: int, positions: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -76,12 +76,9 @@ def _attention_factor(given: Mapping[str, Any]) -> float:
     if given.get("attention_factor") is not None:
         return float(given["attention_factor"])
 
-    def correction(weight: float) -> float:
-        return 0.1 * weight * math.log(given["factor"]) + 1.0 if given["factor"] > 1 else 1.0
-
     if given.get("mscale") and given.get("mscale_all_dim"):
-        return correction(given["mscale"]) / correction(given["mscale_all_dim"])
-    return correction(1.0)
+        return mscale(given["factor"], given["mscale"]) / mscale(given["factor"], given["mscale_all_dim"])
+    return mscale(given["factor"])
 
 
 _FREQUENCIES: dict[str, Callable[[Tensor, RopeConfig, int], Tensor]] = {

@@ -90,6 +90,8 @@ class DenseBackend(AttentionBackend):
 
     def store(self, plan: AttentionPlan, layer: LayerHandle, k: Tensor, v: Tensor) -> None:
         assert isinstance(plan, DensePlan)
+        if self.spec.mla is not None:  # latent and rotated part: one key of both, the latent is the value
+            k, v = torch.cat((k, v), -1).unsqueeze(1), k.unsqueeze(1)
         parts = zip(k.split(plan.lengths), v.split(plan.lengths), strict=True)
         for row, (new_k, new_v) in enumerate(parts):
             old_k, old_v = self.stored.get((layer.index, row), (new_k[:0], new_v[:0]))

@@ -10,6 +10,7 @@ import pytest
 import torch
 import transformers
 from torch import Tensor
+from transformers.core_model_loading import revert_weight_conversion
 
 from srtkit.engine.ops import norm_rope, rope
 from srtkit.spec.attention import AttentionBackend, AttentionPlan, LayerHandle, RotatedStore, Rotation
@@ -46,6 +47,24 @@ BAMBA = {
     "mamba_d_state": 12,
     "mamba_chunk_size": 16,
 }
+DEEPSEEK = {
+    "num_key_value_heads": None,
+    "first_k_dense_replace": 3,
+    "kv_lora_rank": 32,
+    "q_lora_rank": 24,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+    "rms_norm_eps": 1e-3,
+}
+EXPERTS = {
+    "num_experts": 6,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 40,
+    "norm_topk_prob": True,
+    "head_dim": 24,
+    "num_hidden_layers": 4,
+}
 CONFIGS = {"Gemma3": "Gemma3Text"}
 """Families whose config class in transformers has another name."""
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -71,6 +90,17 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("Qwen3", {"head_dim": 24, "tie_word_embeddings": True}),
     "qwen3-windows": ("Qwen3", {"use_sliding_window": True, "sliding_window": 5, "layer_types": MIXED}),
     "qwen3-biases": ("Qwen3", {"head_dim": 16, "attention_bias": True}),
+    "mixtral": ("Mixtral", {"num_local_experts": 5, "num_experts_per_tok": 2}),
+    "mixtral-window": ("Mixtral", {"num_local_experts": 4, "num_experts_per_tok": 1, "sliding_window": 7}),
+    "qwen3-moe": ("Qwen3Moe", EXPERTS),
+    "qwen3-moe-sum": (
+        "Qwen3Moe",
+        EXPERTS | {"norm_topk_prob": False, "decoder_sparse_step": 2, "mlp_only_layers": [3]},
+    ),
+    "qwen3-moe-windows": (
+        "Qwen3Moe",
+        EXPERTS | {"use_sliding_window": True, "sliding_window": 5, "mlp_only_layers": [0], "attention_bias": True},
+    ),
     "gemma2": ("Gemma2", GEMMA | {"attn_logit_softcapping": 4.0, "final_logit_softcapping": 6.0}),
     "gemma2-no-caps": ("Gemma2", GEMMA | {"attn_logit_softcapping": None, "final_logit_softcapping": None}),
     "gemma3": ("Gemma3", GEMMA | {"sliding_window_pattern": 2, "num_hidden_layers": 4}),
@@ -85,6 +115,12 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "Bamba",
         BAMBA | {"mamba_conv_bias": False, "time_step_limit": [0.1, 0.9], "tie_word_embeddings": True},
     ),
+    "deepseek2": ("DeepseekV2", DEEPSEEK | {"q_lora_rank": None}),
+    "deepseek2-biases": ("DeepseekV2", DEEPSEEK | {"attention_bias": True, "mlp_bias": True}),
+    "deepseek2-yarn": ("DeepseekV2", DEEPSEEK | {"rope_parameters": YARN | {"mscale": 0.7, "mscale_all_dim": 0.7}}),
+    "deepseek3": ("DeepseekV3", DEEPSEEK),
+    "deepseek3-yarn": ("DeepseekV3", DEEPSEEK | {"rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 0.7}}),
+    "deepseek3-halves": ("DeepseekV3", DEEPSEEK | {"rope_interleave": False, "attention_bias": True}),
 }
 PROMPT = torch.randint(0, SIZES["vocab_size"], (40,), generator=torch.Generator().manual_seed(5)).tolist()
 
@@ -115,7 +151,7 @@ def case() -> Callable[[str], Case]:
                         parameter.normal_(1.0 if centred else 0.0, 0.3)
                 logits = model(torch.tensor([PROMPT])).logits[0]
             stored = {**config.to_diff_dict(), "architectures": [f"{family}ForCausalLM"]}
-            made[name] = stored, model.state_dict(), logits
+            made[name] = stored, revert_weight_conversion(model, model.state_dict()), logits
         return made[name]
 
     return make
@@ -177,7 +213,11 @@ def test_a_backend_that_rotates_and_stores_gives_the_same_logits(name: str, case
     assert all(part.calls == 1 for part in parts)
 
 
-@pytest.mark.parametrize("name", ["llama3", "mistral-window", "qwen3-windows", "gemma2", "gemma3-types", "bamba"])
+CHUNKED = ["llama3", "mistral-window", "qwen3-windows", "qwen3-moe-sum", "gemma2", "gemma3-types", "bamba"]
+CHUNKED += ["deepseek2", "deepseek3-yarn"]
+
+
+@pytest.mark.parametrize("name", CHUNKED)
 def test_chunks_decode_and_batches_give_the_logits_of_one_prefill(name: str, case: Any, tools: Any) -> None:
     config, state, theirs = case(name)
     runner = tools.make(config, state)
@@ -188,7 +228,10 @@ def test_chunks_decode_and_batches_give_the_logits_of_one_prefill(name: str, cas
     assert difference(torch.cat([whole[40:], *chunked]), theirs) < 1e-5
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3", "gemma2", "gemma3"])
+TWO_RANKS = ["llama", "qwen2", "qwen3", "mixtral", "qwen3-moe-sum", "gemma2", "gemma3", "deepseek2", "deepseek3"]
+
+
+@pytest.mark.parametrize("name", TWO_RANKS)
 def test_two_ranks_give_the_logits_of_one(name: str, case: Any, tools: Any, together: Any) -> None:
     config, state, theirs = case(name)
     ranks = tools.make_ranks(config, state, world=2)
@@ -197,10 +240,13 @@ def test_two_ranks_give_the_logits_of_one(name: str, case: Any, tools: Any, toge
 
 
 @pytest.mark.parametrize("fast", [True, False], ids=["ops-cpu", "reference"])
-@pytest.mark.parametrize("name", ["llama-tied", "qwen2", "qwen3", "gemma3", "bamba"])
+@pytest.mark.parametrize(
+    "name", ["llama-tied", "qwen2", "qwen3", "mixtral", "qwen3-moe-sum", "gemma3", "bamba", "deepseek3"]
+)
 def test_bfloat16_stays_near_float32(name: str, fast: bool, case: Any, tools: Any) -> None:
     config, state, theirs = case(name)
-    limit = 0.05 if name == "bamba" else 0.03  # transformers itself is 0.031 away from its float32 there
+    # In bfloat16 transformers itself is 0.031 away from its float32 in bamba, 0.14 and 0.046 in those with experts.
+    limit = 0.05 if name in ("bamba", "mixtral", "qwen3-moe-sum") else 0.03
     assert difference(tools.make(config, state, dtype="bfloat16", fast=fast).step(PROMPT).logits, theirs) < limit
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from srtkit.spec.attention import MlaDims
 from srtkit.spec.errors import Unsupported
 from srtkit.spec.facts import Shard
 from srtkit.spec.models import ModelPlan, PlanRequest
@@ -54,7 +55,81 @@ SMOLLM2: dict[str, Any] = {
     "tie_word_embeddings": True,
     "vocab_size": 49152,
 }
+DEEPSEEK_DENSE: dict[str, Any] = {
+    "architectures": ["DeepseekV2ForCausalLM"],
+    "first_k_dense_replace": 27,
+    "hidden_size": 2048,
+    "intermediate_size": 10944,
+    "kv_lora_rank": 512,
+    "max_position_embeddings": 163840,
+    "num_attention_heads": 16,
+    "num_hidden_layers": 27,
+    "num_key_value_heads": 16,
+    "q_lora_rank": None,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": {
+        "beta_fast": 32,
+        "beta_slow": 1,
+        "factor": 40,
+        "mscale": 0.707,
+        "mscale_all_dim": 0.707,
+        "original_max_position_embeddings": 4096,
+        "type": "yarn",
+    },
+    "rope_theta": 10000,
+    "torch_dtype": "bfloat16",
+    "v_head_dim": 128,
+    "vocab_size": 102400,
+}
+"""DeepSeek-V2-Lite, but with a plain MLP in every layer."""
 QWEN = SMOLLM2 | {"architectures": ["Qwen2ForCausalLM"]}
+QWEN3_30B_A3B: dict[str, Any] = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "attention_bias": False,
+    "decoder_sparse_step": 1,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "max_position_embeddings": 40960,
+    "max_window_layers": 48,
+    "mlp_only_layers": [],
+    "moe_intermediate_size": 768,
+    "norm_topk_prob": True,
+    "num_attention_heads": 32,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 48,
+    "num_key_value_heads": 4,
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": None,
+    "rope_theta": 1000000.0,
+    "sliding_window": None,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "use_sliding_window": False,
+    "vocab_size": 151936,
+}
+MIXTRAL_8X7B: dict[str, Any] = {
+    "architectures": ["MixtralForCausalLM"],
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 32768,
+    "num_attention_heads": 32,
+    "num_experts_per_tok": 2,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "num_local_experts": 8,
+    "rms_norm_eps": 1e-05,
+    "rope_theta": 1000000.0,
+    "sliding_window": None,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "vocab_size": 32000,
+}
 MISTRAL = SMOLLM2 | {"architectures": ["MistralForCausalLM"]}
 
 
@@ -85,6 +160,81 @@ def test_a_plan_of_llama_31() -> None:
     assert (spec.q_heads, spec.kv_heads, spec.head_dim, spec.window) == (32, 8, 128, 0)
     assert spec.scale == 128**-0.5
     assert (spec.dtype, spec.kv_dtype, made.dtype) == ("bfloat16",) * 3
+
+
+def test_a_plan_of_latent_attention() -> None:
+    made, share = plan(DEEPSEEK_DENSE), plan(DEEPSEEK_DENSE, world=4, rank=3)
+    spec, dims = made.attention[26], MlaDims(rank=512, rope=64, nope=128, v_head_dim=128)
+    assert (spec.q_heads, spec.kv_heads, spec.head_dim, spec.v_head_dim, spec.mla) == (16, 1, 576, 512, dims)
+    assert spec.scale == pytest.approx(0.1147, abs=5e-5)  # 192**-0.5 * (0.1 * 0.707 * log 40 + 1)**2
+    assert made.attention[0] == spec and made.max_context == 163840
+    attention = 2048 * 16 * 192 + 2048 * 576 + 512 + 512 * 16 * 256 + 16 * 128 * 2048
+    layer = attention + 3 * 2048 * 10944 + 2 * 2048
+    assert made.weight_bytes == 2 * (27 * layer + 2 * 102400 * 2048 + 2048)
+    assert share.attention[0] == replace(spec, q_heads=4)
+
+
+@pytest.mark.parametrize(("heads", "wanted"), [(16, 10944), (128, 57344)])
+def test_a_step_has_memory_for_queries_over_latents(heads: int, wanted: int) -> None:
+    """Of a head 192 numbers in full form, 64 rotated, 576 over latents, 512 as a result; a third of all."""
+    config = DEEPSEEK_DENSE | {"num_attention_heads": heads, "num_key_value_heads": heads}
+    assert plan(config).intermediate_size == wanted
+    assert plan(config, world=8).intermediate_size == wanted // 8
+
+
+@pytest.mark.parametrize(
+    ("key", "change"),
+    [
+        ("first_k_dense_replace", {"first_k_dense_replace": 1}),
+        ("first_k_dense_replace", {"first_k_dense_replace": None}),
+        ("first_k_dense_replace", {"architectures": ["DeepseekV3ForCausalLM"], "first_k_dense_replace": 3}),
+        ("num_key_value_heads", {"num_key_value_heads": 8}),
+        ("kv_lora_rank", {"kv_lora_rank": None}),
+        ("q_lora_rank", {"q_lora_rank": 0}),
+        ("mlp_bias", {"architectures": ["DeepseekV3ForCausalLM"], "mlp_bias": True}),
+    ],
+)
+def test_refusals_of_latent_attention_name_the_key(key: str, change: dict[str, Any]) -> None:
+    with pytest.raises(Unsupported, match=rf"config key {key}:"):
+        plan(DEEPSEEK_DENSE | change)
+
+
+@pytest.mark.parametrize(
+    ("config", "parameters", "name"),
+    [
+        (QWEN3_30B_A3B, 30_532_122_624, "model.layers.47.mlp.experts.127.down_proj.weight"),
+        (MIXTRAL_8X7B, 46_702_792_704, "model.layers.31.block_sparse_moe.experts.7.w2.weight"),
+    ],
+)
+def test_plans_of_experts_count_as_published(config: dict[str, Any], parameters: int, name: str) -> None:
+    made = plan(config)
+    assert made.weight_bytes == 2 * parameters
+    assert name in {source for entry in made.weights for source in entry.sources}
+
+
+def test_a_step_of_experts_takes_memory_for_each_that_a_token_chooses() -> None:
+    assert plan(QWEN3_30B_A3B).intermediate_size == 8 * (768 + 2048)
+    assert plan(MIXTRAL_8X7B, world=2).intermediate_size == 2 * (14336 // 2 + 4096)
+
+
+@pytest.mark.parametrize(
+    ("change", "sparse"),
+    [
+        ({}, [True] * 4),
+        ({"mlp_only_layers": None}, [True] * 4),
+        ({"mlp_only_layers": [0, 2]}, [False, True, False, True]),
+        ({"decoder_sparse_step": 2}, [False, True, False, True]),
+        ({"decoder_sparse_step": 2, "mlp_only_layers": [3]}, [False, True, False, False]),
+    ],
+)
+def test_layers_with_experts(change: dict[str, Any], sparse: list[bool]) -> None:
+    config = read_config(QWEN3_30B_A3B | {"num_hidden_layers": 4} | change)
+    assert [layer.experts for layer in config.layers] == sparse
+
+
+def test_the_number_of_experts_has_two_keys() -> None:
+    five = read_config(without(QWEN3_30B_A3B, "num_experts") | {"num_local_experts": 64})
+    assert five.experts == replace(read_config(QWEN3_30B_A3B).experts, count=64)
 
 
 def test_a_tied_head_costs_nothing_and_is_known() -> None:
@@ -176,6 +326,14 @@ def test_windows(config: dict[str, Any], windows: list[int]) -> None:
         ),
         ("rope_parameters", {"rope_parameters": {"full_attention": {"rope_type": "default"}}}),
         ("rope_scaling", {"rope_scaling": {"type": "linear", "factor": 2.0}}),
+        ("num_experts_per_tok", QWEN3_30B_A3B | {"num_experts_per_tok": 129}),
+        ("num_experts_per_tok", MIXTRAL_8X7B | {"num_experts_per_tok": 0}),
+        ("moe_intermediate_size", QWEN3_30B_A3B | {"moe_intermediate_size": None}),
+        ("decoder_sparse_step", QWEN3_30B_A3B | {"decoder_sparse_step": 0}),
+        ("mlp_only_layers", QWEN3_30B_A3B | {"mlp_only_layers": [48]}),
+        ("n_shared_experts", QWEN3_30B_A3B | {"n_shared_experts": 1}),
+        ("n_group", MIXTRAL_8X7B | {"n_group": 8}),
+        ("attention_bias", MIXTRAL_8X7B | {"attention_bias": True}),
     ],
 )
 def test_refusals_name_the_key(key: str, change: dict[str, Any]) -> None:
@@ -188,10 +346,11 @@ def test_an_unserved_dtype_is_refused() -> None:
         plan(SMOLLM2, "float8_e4m3fn")
 
 
-def test_shares_of_ranks_add_up() -> None:
-    whole, shares = plan(LLAMA_31_8B), [plan(LLAMA_31_8B, world=4, rank=rank) for rank in range(4)]
+@pytest.mark.parametrize(("config", "heads"), [(LLAMA_31_8B, (8, 2)), (DEEPSEEK_DENSE, (4, 1))])
+def test_shares_of_ranks_add_up(config: dict[str, Any], heads: tuple[int, int]) -> None:
+    whole, shares = plan(config), [plan(config, world=4, rank=rank) for rank in range(4)]
     for share in shares:
-        assert (share.attention[0].q_heads, share.attention[0].kv_heads) == (8, 2)
+        assert (share.attention[0].q_heads, share.attention[0].kv_heads) == heads
         assert share.intermediate_size * 4 == whole.intermediate_size
     for index, entry in enumerate(whole.weights):
         parts = [share.weights[index] for share in shares]
@@ -209,6 +368,8 @@ def test_shares_of_ranks_add_up() -> None:
         ("intermediate_size", {"intermediate_size": 14337}, 2),
         ("attention_bias", {"attention_bias": True}, 2),
         ("mlp_bias", {"mlp_bias": True}, 2),
+        ("moe_intermediate_size", QWEN3_30B_A3B | {"moe_intermediate_size": 770}, 4),
+        ("num_key_value_heads", MIXTRAL_8X7B, 16),
     ],
 )
 def test_worlds_that_do_not_fit_are_refused(key: str, change: dict[str, Any], world: int) -> None:

@@ -50,6 +50,8 @@ class WholeSequences(AttentionBackend):
 
     def store(self, plan: AttentionPlan, layer: LayerHandle, k: Tensor, v: Tensor) -> None:
         assert isinstance(plan, Lengths)
+        if self._spec.mla is not None:  # latent and rope part: one key of both, the latent is the value
+            k, v = torch.cat((k, v), -1).unsqueeze(1), k.unsqueeze(1)
         self._kept.pop(PADDING, None)
         start = 0
         for sequence, count in plan.rows:

@@ -34,7 +34,21 @@ TINY: dict[str, Any] = {
     "mamba_n_groups": 2,
     "mamba_d_state": 8,
     "mamba_d_conv": 4,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "mlp_only_layers": [0],
 }
+LATENT: dict[str, Any] = {
+    "num_key_value_heads": 4,
+    "first_k_dense_replace": 2,
+    "kv_lora_rank": 16,
+    "q_lora_rank": 12,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 6,
+}
+"""What an architecture of latent attention wants beside."""
 CHANGES: dict[str, dict[str, Any]] = {
     "plain": {},
     "tied": {"tie_word_embeddings": True},
@@ -42,7 +56,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "windowed": {"sliding_window": 3, "use_sliding_window": True, "max_window_layers": 1},
 }
 """What else a config may ask for. Where it is refused, that is no fault."""
-RUNS = frozenset({"window", "soft_cap"})
+RUNS = frozenset({"window", "soft_cap", "mla"})
 """Features of layers that the suite's own attention has."""
 RECURS = frozenset({"mamba2", "gated_delta"})
 """Recurrences that the suite has formulas of."""
@@ -63,8 +77,9 @@ class Config:
 def served(descriptor: ModelsDescriptor) -> Iterator[Config]:
     """Configs of all architectures that `plan` does not refuse."""
     for architecture in sorted(descriptor.architectures):
+        tiny = TINY | LATENT if architecture.startswith("Deepseek") else TINY
         for name, change in CHANGES.items():
-            config = Config(f"{architecture} {name}", {**TINY, **change, "architectures": [architecture]})
+            config = Config(f"{architecture} {name}", {**tiny, **change, "architectures": [architecture]})
             if planned(descriptor, config.request()) is not None:
                 yield config
 

@@ -1,4 +1,4 @@
-"""Known families as formulas in float64 over one sequence: Llama and its kin, Gemma, Bamba. Knows no plugin."""
+"""Known families as formulas in float64 over one sequence: Llama's kin, experts, Gemma, Bamba, DeepSeek. No plugin."""
 
 from __future__ import annotations
 
@@ -176,6 +176,71 @@ class Bamba(Llama):
         return self._linear(self._norm(y * gate * gate.sigmoid(), f"{name}.norm"), f"{name}.out_proj")
 
 
+class Deepseek(Llama):
+    """Latent attention in full form: keys and values of every head are made of the latents. Every MLP is plain."""
+
+    def _attention(self, x: Tensor, name: str, index: int) -> Tensor:
+        keys, heads = self._keys, self._keys["num_attention_heads"]
+        nope, rope = keys["qk_nope_head_dim"], keys["qk_rope_head_dim"]
+        q = self._linear(self._latent(self._linear(x, f"{name}.q_a_proj"), f"{name}.q_a_layernorm"), f"{name}.q_b_proj")
+        q_nope, q_rope = torch.split(q.view(len(x), heads, -1), [nope, rope], -1)
+        down, k_rope = torch.split(self._linear(x, f"{name}.kv_a_proj_with_mqa"), [keys["kv_lora_rank"], rope], -1)
+        up = self._linear(self._latent(down, f"{name}.kv_a_layernorm"), f"{name}.kv_b_proj").view(len(x), heads, -1)
+        k_nope, v = torch.split(up, [nope, keys["v_head_dim"]], -1)
+        k_rope = self._turned(k_rope.unsqueeze(1), index).expand(-1, heads, -1)
+        q, k = torch.cat((q_nope, self._turned(q_rope, index)), -1), torch.cat((k_nope, k_rope), -1)
+        spec = AttentionSpec(heads, heads, nope + rope, v.shape[-1], (nope + rope) ** -0.5, "float64", "float64")
+        return self._linear(attended(spec, q, k, v).flatten(1), f"{name}.o_proj")
+
+    def _latent(self, x: Tensor, name: str) -> Tensor:
+        """The norm of a latent, which has an epsilon of its own."""
+        return x / (x.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt() * self._weights[f"{name}.weight"]
+
+    def _turned(self, x: Tensor, index: int) -> Tensor:
+        """Dimensions 2 i and 2 i + 1 as a complex number; they are left where the other families have a pair."""
+        return super()._turned(torch.cat((x[..., ::2], x[..., 1::2]), -1), index)
+
+
+class Mixtral(Llama):
+    """Each token goes through the MLPs of the experts that its router finds likeliest, weighted to a sum of 1."""
+
+    mlp, parts = "block_sparse_moe", ("w1", "w3", "w2")
+
+    def _mlp(self, x: Tensor, name: str) -> Tensor:
+        return torch.stack([self._mixed(token, name) for token in x])
+
+    def _mixed(self, x: Tensor, name: str) -> Tensor:
+        """Of one token, [H]."""
+        likely = self._linear(x, f"{name}.gate").softmax(0)
+        chosen = likely.argsort(descending=True)[: self._keys["num_experts_per_tok"]].tolist()
+        total = likely[chosen].sum() if self._sums_to_one() else 1.0
+        return sum((likely[n] / total * self._expert(x, f"{name}.experts.{n}") for n in chosen), torch.zeros_like(x))
+
+    def _sums_to_one(self) -> bool:
+        return True
+
+    def _expert(self, x: Tensor, name: str) -> Tensor:
+        gate, up, down = self.parts
+        inner = self._act(self._linear(x, f"{name}.{gate}")) * self._linear(x, f"{name}.{up}")
+        return self._linear(inner, f"{name}.{down}")
+
+
+class Qwen3Moe(Mixtral):
+    """Norms of heads, plain MLPs in some layers, and weights that sum to 1 only where the config says so."""
+
+    mlp, parts = "mlp", ("gate_proj", "up_proj", "down_proj")
+
+    def _mlp(self, x: Tensor, name: str) -> Tensor:
+        plain = int(name.split(".")[2]) in self._keys["mlp_only_layers"]
+        return Llama._mlp(self, x, name) if plain else super()._mlp(x, name)
+
+    def _sums_to_one(self) -> bool:
+        return bool(self._keys.get("norm_topk_prob", False))
+
+    def _window(self, index: int) -> int:
+        return int(self._keys.get("sliding_window", 0))
+
+
 FAMILY: dict[str, type[Llama]] = {
     "LlamaForCausalLM": Llama,
     "MistralForCausalLM": Llama,
@@ -184,6 +249,10 @@ FAMILY: dict[str, type[Llama]] = {
     "Gemma2ForCausalLM": Gemma,
     "Gemma3ForCausalLM": Gemma,
     "BambaForCausalLM": Bamba,
+    "DeepseekV2ForCausalLM": Deepseek,
+    "DeepseekV3ForCausalLM": Deepseek,
+    "MixtralForCausalLM": Mixtral,
+    "Qwen3MoeForCausalLM": Qwen3Moe,
 }
 """Formulas by architecture."""
 
