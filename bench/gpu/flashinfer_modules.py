@@ -4,7 +4,8 @@
     python -m bench.gpu.flashinfer_modules build FOLDER [--seconds N]   # on the GPU, with nvcc; packs go to FOLDER
     python -m bench.gpu.flashinfer_modules unpack FOLDER                # packs into the installed package
 
-A module is built without the kernels that the plugin never calls: those of dense keys, and of scored items.
+A module is built without the kernels that the plugin never calls: those of dense keys, of scored items, and those that
+the launcher takes on cards with less shared memory than a Hopper GPU's.
 """
 
 from __future__ import annotations
@@ -39,6 +40,24 @@ UNUSED_KERNELS = ("ragged_", "mask_3")
 WINDOWED = {"fa2": "mask_2", "fa3": "mask_0"}
 """Unused with windows: they are written into masks, and go with a causal order."""
 PACK_BYTES = 14 << 20
+DISPATCH = "#define DISPATCH_NUM_MMA_KV("
+OF_ONE_CARD = """#define DISPATCH_NUM_MMA_KV(most, NUM_MMA_KV, ...) \\
+  { \\
+    constexpr uint32_t sm = 233472, block = 232448; \\
+    constexpr uint32_t least = kFixedSmem + kMinValidMmaKV * kKVSmemPerMmaKV; \\
+    constexpr uint32_t room = sm >= 2 * least ? sm / 2 : block; \\
+    constexpr uint32_t fits = (room - kFixedSmem) / kKVSmemPerMmaKV; \\
+    constexpr uint32_t n = fits < max_num_mma_kv_reg ? fits : max_num_mma_kv_reg; \\
+    constexpr size_t NUM_MMA_KV = n >= 8 ? 8 : n >= 4 ? 4 : n >= 2 ? 2 : 1; \\
+    const size_t here = most >= 8 ? 8 : most >= 4 ? 4 : most >= 2 ? 2 : most; \\
+    if (here != NUM_MMA_KV) { \\
+      FLASHINFER_ERROR("this module was built for a card with 227 KiB of shared memory a block"); \\
+    } else { \\
+      __VA_ARGS__ \\
+    } \\
+  }
+"""
+"""In place of FlashInfer's macro, which compiles four sizes and chooses when it runs: the one that it would choose."""
 AT_ONCE = 8
 """Modules that are built beside each other, with `JOBS` compilers each."""
 JOBS = 3
@@ -170,9 +189,21 @@ def generated(need: Need) -> Any:
     return made
 
 
+def of_one_card() -> None:
+    """Change the installed package's header, so that of each kernel one size is compiled."""
+    found = importlib.util.find_spec("flashinfer")
+    assert found is not None and found.origin is not None, "flashinfer is not installed"
+    header = Path(found.origin).parent / "data" / "include" / "flashinfer" / "utils.cuh"
+    text = header.read_text()
+    if OF_ONE_CARD not in text:  # a later date would have ninja build everything again
+        before, rest = text.split(DISPATCH)
+        header.write_text(before + OF_ONE_CARD + "\n" + rest.partition("\n\n")[2])
+
+
 def build(folder: Path, seconds: float) -> int:
     """Build modules until the time is over, put them into the package, and write packs. How many are missing."""
     end = time.monotonic() + seconds
+    of_one_card()
     wanted = [one for one in map(generated, needs()) if not one.is_aot]
     print(f"{len(wanted)} modules to build", flush=True)
 
