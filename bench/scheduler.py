@@ -35,17 +35,17 @@ def cache_of(name: str) -> PrefixCache:
     return descriptor.build(PrefixCacheBuild(PAGE, (FULL,), descriptor.options()))
 
 
-def full_of_decoding(cache: PrefixCache) -> Scheduler:
+def full_of_decoding(cache: PrefixCache, rows: int = ROWS) -> Scheduler:
     """A scheduler whose sequences have all computed their prompts."""
-    pages = ROWS * 2 * (PROMPT + STEPS) // PAGE
-    limits = SchedulerLimits(ROWS, 8192, PROMPT + 2 * STEPS, PAGE, chunk_tokens=8192, pools={FULL: pages})
+    pages = rows * 2 * (PROMPT + STEPS) // PAGE
+    limits = SchedulerLimits(rows, 8192, PROMPT + 2 * STEPS, PAGE, chunk_tokens=8192, pools={FULL: pages})
     scheduler = Scheduler(limits, cache, lambda wanted: wanted)
     draw = np.random.default_rng(0)
     common = draw.integers(0, 1000, PROMPT // 2)
-    for rid in range(ROWS):
+    for rid in range(rows):
         ids = np.concatenate((common, draw.integers(0, 1000, PROMPT // 2))).astype("<i4")
         scheduler.submit(Submit(rid, ids.tobytes(), Sampling(temperature=0.0, max_tokens=2 * STEPS)))
-    while len(scheduler.columns.decode_rows()) < ROWS:
+    while len(scheduler.columns.decode_rows()) < rows:
         step(scheduler)
     return scheduler
 

@@ -2,6 +2,7 @@
 
     python -m bench.gpu.serve tokens            a small random model in float32, by every runner and attention
     python -m bench.gpu.serve speed [--shape qwen3-0.6b] [--runner eager cuda-full] [--workload G1 G2 G3 G4 G5]
+                                    [--set memory.kv_dtype=float8_e4m3fn …]
 
 `speed` makes weights up for a model's shape. G1: 256 requests of 100 to 1024 tokens in and out. G2: batch 1, 128 in,
 256 out. G3: batch 64, 1024 in, 128 out. G4: 128 requests of 4,096 common and 128 own tokens. G5: a prompt of 8,192
@@ -165,11 +166,13 @@ def made_up(folder: Path, shape: str, runners: list[str], **sets: object) -> Bar
     return Bare(file, [f"{name}={value}" for name, value in given.items()])
 
 
-def speed(folder: Path, shape: str, runners: list[str], workloads: list[str]) -> dict[str, Any]:
-    """Each workload with each runner."""
+def speed(
+    folder: Path, shape: str, runners: list[str], workloads: list[str], sets: dict[str, object]
+) -> dict[str, Any]:
+    """Each workload with each runner, with the given options on top."""
     found: dict[str, Any] = {}
     for runner in runners:
-        with made_up(folder, shape, list(dict.fromkeys((runner, "eager")))) as one:
+        with made_up(folder, shape, list(dict.fromkeys((runner, "eager"))), **sets) as one:
             figures: dict[str, Any] = {"start_s": one.start_s}
             if "G2" in workloads:
                 figures["G2"] = per_token(one, 1, 128, 256)
@@ -195,6 +198,7 @@ def main() -> None:
     parser.add_argument("--shape", choices=SHAPES, default="qwen3-0.6b")
     parser.add_argument("--runner", nargs="*", default=["eager", "cuda-full"])
     parser.add_argument("--workload", nargs="*", default=["G1", "G2", "G3"])
+    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
@@ -202,7 +206,9 @@ def main() -> None:
         if arguments.what == "tokens":
             found = tokens(folder)
         else:
-            found = speed(folder, arguments.shape, arguments.runner, arguments.workload)
+            pairs = (one.partition("=") for one in arguments.set)
+            sets = {name.replace(".", "__"): value for name, _, value in pairs}
+            found = speed(folder, arguments.shape, arguments.runner, arguments.workload, sets)
     if arguments.out:
         arguments.out.write_text(json.dumps(found, indent=1))
     if arguments.what == "tokens":
