@@ -1,9 +1,9 @@
-"""Host time of a decode step by part, without a device: plan, stage, commit and send at 128 and 256 rows.
+"""What plan, staging, commit and send of a decode step of 128 and 256 rows cost the host, without a device.
 
 Greedy rows with a sharing cache, as the key of a recorded step has them, memory of the device apart from the host's:
-copies and lookups that a GPU would be given are done here by the CPU, and are part of "upload". No model runs. Table
-to standard error, JSON with the range of the rounds to standard output. `bench.gpu.profile` has the parts that need a
-GPU beside these.
+copies and lookups that a GPU would be given are done here by the CPU, and counted in "apply" and "build". No model
+runs. Medians, and the tenth and ninetieth percentile; table to standard error, JSON to standard output.
+`bench.gpu.profile` prints the parts that need a GPU beside these.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from srtkit_plugin_platform_cpu import Options
 from srtkit_plugin_platform_cpu.platform import CpuPlatform
 
 GOALS_US = {"plan": 20, "apply": 20, "build": 40, "commit": 25, "send": 25}
-"""What the budget of a step of 256 rows allows each part, microseconds."""
+"""Microseconds a step of 256 rows may take, of 300 with what is not measured here."""
 SKIPPED = 4
+"""Steps at the start that are not counted."""
 
 
 class Apart(CpuPlatform):

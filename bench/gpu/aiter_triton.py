@@ -24,7 +24,7 @@ from torch import Tensor
 from plugins.attention_aiter.tests.triton_kernels import FP8, LONGER, STEPS, harness, run
 from srtkit_conformance.check import Failed
 from srtkit_conformance.kits.attention.harness import Harness
-from srtkit_plugin_ops_aiter.library import Library
+from srtkit_plugin_ops_aiter.library import FUNCTIONS, Library
 from srtkit_plugin_ops_aiter.provider import AiterOps
 from tools import aiter_wheel
 
@@ -51,7 +51,12 @@ def operators(modules: Any) -> Iterator[tuple[str, Callable[[], float]]]:
         rotate(input_x, **given)
         rotate(input_y, **given)
 
-    library = Library("Triton", norms.rms_norm, norms.rmsnorm2d_fwd_with_add, norms.rms_norm, rope)
+    found = dict.fromkeys(FUNCTIONS) | {
+        "rms_norm": norms.rms_norm,
+        "rmsnorm2d_fwd_with_add": norms.rmsnorm2d_fwd_with_add,
+        "rope_cached_positions_2c_fwd_inplace": rope,
+    }
+    library = Library("Triton", **found)  # type: ignore[arg-type]
     ops = AiterOps(library, torch.device("cuda"), 512)
     for dtype in DTYPES:
         for name, check in (("rms_norm", _norm), ("add_rms_norm", _add_norm), ("rope", _rope)):

@@ -21,7 +21,7 @@ from srtkit.engine.ops import Binder
 from srtkit.spec.facts import DeviceFacts, Shard
 from srtkit.spec.models import ModelBuild, PlanRequest
 from srtkit_plugin_models.config import ExpertsConfig
-from srtkit_plugin_models.experts import Experts, groups_without_host
+from srtkit_plugin_models.experts import Experts, TorchExperts, groups_without_host
 from srtkit_plugin_models.plan import plan
 
 CONFIG, HIDDEN = ExpertsConfig(count=128, per_token=8, size=768, renormalised=True), 2048
@@ -38,18 +38,20 @@ LIMIT = 2**-6
 """Relative to the largest value of a token: a few roundings in bfloat16."""
 
 
-def made() -> Experts:
+def made() -> TorchExperts:
     """One layer's, with random weights that keep the size of their input."""
     card = torch.device("cuda")
     binder = Binder((), DeviceFacts("cuda", torch.cuda.get_device_name(), ""))
     build = ModelBuild(plan(PlanRequest(KEYS, "bfloat16", "auto")), KEYS, card, binder, Shard(), max(TOKENS))
     experts = Experts(build, HIDDEN, CONFIG)
-    experts.gate_up.normal_(std=HIDDEN**-0.5)
-    experts.down.normal_(std=CONFIG.size**-0.5)
-    return experts
+    experts.pack()
+    assert isinstance(experts.op, TorchExperts)
+    experts.op.gate_up.normal_(std=HIDDEN**-0.5)
+    experts.op.down.normal_(std=CONFIG.size**-0.5)
+    return experts.op
 
 
-def error(experts: Experts, x: Tensor, chosen: Tensor, found: Tensor) -> float:
+def error(experts: TorchExperts, x: Tensor, chosen: Tensor, found: Tensor) -> float:
     """The largest of a few tokens, relative to the largest value of each."""
     worst = 0.0
     for token in range(0, len(x), max(1, len(x) // 16)):
@@ -60,7 +62,7 @@ def error(experts: Experts, x: Tensor, chosen: Tensor, found: Tensor) -> float:
     return worst
 
 
-def measured(experts: Experts, way: Callable[[Tensor, Tensor], Tensor], tokens: int) -> dict[str, float]:
+def measured(experts: TorchExperts, way: Callable[[Tensor, Tensor], Tensor], tokens: int) -> dict[str, float]:
     """The error of a replay on other tokens than those of the capture, and its milliseconds, the median of 20."""
     x = torch.randn(tokens, HIDDEN, device="cuda", dtype=torch.bfloat16)
     chosen = torch.rand(tokens, CONFIG.count, device="cuda").topk(CONFIG.per_token).indices

@@ -23,10 +23,11 @@ from srtkit_conformance.catalogue import SERVED, SERVER, checks_for, suite_for
 from srtkit_conformance.check import Failed, Informational, Refused
 from srtkit_conformance.checks import server as server_checks
 from srtkit_conformance.find import Subject, load_target
+from srtkit_conformance.kits.server import combinations
 from srtkit_conformance.kits.server import tour as touring
 from srtkit_conformance.kits.server.client import Client
 from srtkit_conformance.kits.server.combinations import begun, staged, why_not
-from srtkit_conformance.kits.server.model import ServedModel
+from srtkit_conformance.kits.server.model import ServedModel, new
 from srtkit_conformance.kits.server.pairwise import Row, covering
 from srtkit_conformance.kits.server.process import Lost, ServerProcess, session_of
 from srtkit_conformance.kits.server.soak import BEGINNING, BEGINNINGS, drawn_requests, memory
@@ -116,6 +117,56 @@ def test_others_that_refuse_are_passed_over_until_nobody_of_a_kind_is_left(
     stage, error = begun(staged(target, tmp_path / "other").without(frozenset({"attention:nobody"})))
     assert error is None
     assert stage.first
+
+
+def test_when_another_refuses_the_rest_is_planned_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = load_target(Subject("prefix_cache", "chunk"), suite_for("prefix_cache"), tmp_path)
+    asked: list[Row] = []
+
+    def visited(self: object, row: Row, folder: Path) -> Visit:
+        asked.append(row)
+        return Visit(refused_by="ops:cpu" if row["ops.use"] == "cpu" else "")
+
+    monkeypatch.setattr(touring, "AT_ONCE", 1)
+    monkeypatch.setattr(touring._Guide, "_visit", visited)
+    monkeypatch.setattr(ServedModel, "expected", ())
+    monkeypatch.setattr(combinations, "why_not", lambda stage, row: None)
+    made = tour(target)
+    assert made.left_out == {"ops:cpu"}
+    assert [row["ops.use"] for row in asked].count("cpu") == 1
+    rest = staged(target, tmp_path / "other").without(made.left_out)
+    assert pairs(list(made.rows)) == pairs(rest.rows())
+
+
+def test_a_model_with_recurrent_layers_is_served_with_a_plugin_for_them(tmp_path: Path) -> None:
+    target = load_target(Subject("models", "models"), suite_for("models"), tmp_path)
+    stage, error = begun(staged(target, tmp_path / "tour"))
+    assert error is None
+    assert stage.factors["recurrent.use"] == ("torch",)
+    assert why_not(stage, {**stage.first, "prefix_cache.use": "mamba"}) is None
+    model = stage.model(stage.first)
+    assert model.recurs
+    assert len(set(map(tuple, model.expected))) == len(model.prompts)
+
+
+def test_steps_that_are_captured_on_a_platform_under_test_are_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = load_target(Subject("platform", "fakedev", "fakedev"), suite_for("platform"), tmp_path)
+    stage = staged(target, tmp_path / "tour")
+    monkeypatch.setattr(touring, "start", lambda settings, sets, folder, site: sets)
+
+    assert stage.first["graph_runner.use"] == "cuda-full"
+    rows = {
+        str(touring.CHUNK): stage.first,
+        "32": {**stage.first, "scheduler.chunk_tokens": "32"},
+        "": {**stage.first, "graph_runner.use": "eager"},
+    }
+    for chunk, row in rows.items():
+        sets: object = touring.started(target, stage, row, new(tmp_path / f"chunk {chunk}"))
+        assert isinstance(sets, list)
+        found = [word for word in sets if word.startswith("scheduler.chunk_tokens=")]
+        assert found == ([f"scheduler.chunk_tokens={chunk}"] if chunk else [])
 
 
 @pytest.mark.full

@@ -16,7 +16,7 @@ from srtkit.engine.ops import Binder, Offer
 from srtkit.spec.capabilities import YES, Answer, No, NoOptions
 from srtkit.spec.errors import PluginBroken, Unsupported
 from srtkit.spec.facts import DeviceFacts
-from srtkit.spec.ops import SCHEMAS, Op, OpFacts, OpsDescriptor, OpsProvider, WeightOp
+from srtkit.spec.ops import SCHEMAS, ExpertsOp, Op, OpFacts, OpsDescriptor, OpsProvider, WeightOp
 from srtkit_conformance.kits.ops.cases import SIZES, Case
 from srtkit_conformance.kits.ops.gold import compare, draw, expected
 
@@ -107,11 +107,17 @@ def offer(name: str, accepts: Callable[[OpFacts], Answer], give: Callable[[OpFac
 
 
 def test_every_operator_of_the_contract_has_a_reference() -> None:
+    """But for those whose reference the layer brings."""
     binder = Binder([], CPU)
-    for schema in SCHEMAS.values():
-        bind = binder.weight_op if schema.weight_side else binder.op
-        assert callable(bind(schema.name, "float32", hidden=8))
+    for name in SCHEMAS.keys() - {"route", "experts"}:
+        bind = binder.weight_op if SCHEMAS[name].weight_side else binder.op
+        assert callable(bind(name, "float32", hidden=8))
+    assert binder.op_or(ops.silu_mul, "route", "float32", experts=8) is ops.silu_mul
     assert set(binder.choices.values()) == {"torch"}
+    with pytest.raises(Unsupported, match="op:route"):
+        binder.op("route", "float32", experts=8)
+    with pytest.raises(Unsupported, match="op:rope"):
+        binder.weight_op("rope", "float32", head_dim=8)
 
 
 def test_the_first_provider_that_accepts_is_bound_and_the_reasons_are_kept() -> None:
@@ -165,3 +171,28 @@ def test_a_provider_that_binds_the_wrong_sort_is_named() -> None:
     binder = Binder([offer("odd", lambda facts: YES, lambda facts: ops.silu_mul)], CPU)
     with pytest.raises(PluginBroken, match="ops:odd"):
         binder.weight_op("linear", "float32", **{"in": 4, "out": 4})
+
+
+class Negated(ExpertsOp):
+    """As a layer's reference, or a provider's."""
+
+    def pack(self, gate_up: Tensor, down: Tensor) -> bool:
+        return False
+
+    def __call__(self, x: Tensor, weights: Tensor, experts: Tensor) -> Tensor:
+        return -x
+
+
+def test_a_provider_goes_before_the_reference_of_the_layer_if_it_is_of_its_sort() -> None:
+    own, theirs = Negated(), Negated()
+
+    def few(facts: OpFacts) -> Answer:
+        return YES if facts.sizes["experts"] <= 8 else No("only up to 8 experts")
+
+    binder = Binder([offer("few", few, lambda facts: theirs, "experts")], CPU)
+    assert binder.op_or(own, "experts", "float32", experts=8) is theirs
+    assert binder.op_or(own, "experts", "float32", experts=9) is own
+    assert binder.choices["experts float32 experts=9"] == "torch (few: only up to 8 experts)"
+    odd = Binder([offer("odd", few, lambda facts: Doubler(), "experts")], CPU)
+    with pytest.raises(PluginBroken, match="ops:odd"):
+        odd.op_or(own, "experts", "float32", experts=8)

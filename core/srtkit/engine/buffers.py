@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from srtkit.engine.sampler import Sampling
-from srtkit.engine.state import DeviceState
+from srtkit.engine.state import Array, DeviceState
 from srtkit.spec.attention import Batch, GroupView
 from srtkit.spec.errors import Unsupported
 from srtkit.spec.facts import Limits
@@ -45,7 +45,7 @@ class StepTensors:
     snapshots: Snapshots | None
     inputs: ModelInputs
     source: Tensor
-    rows: Ints
+    rows: Array
     sampling: Sampling
 
 
@@ -74,6 +74,7 @@ class _Columns:
     block: Tensor
     staged: Tensor
     given: int
+    inputs: ModelInputs
 
 
 class StepBuffers:
@@ -96,14 +97,16 @@ class StepBuffers:
         self._words = self._host[0] if self._shared else platform.allocate("workspace", words, torch.int32)
         self.last_token = self._words[self._tail :].zero_()
         self._ids = platform.allocate("workspace", (limits.max_tokens,), torch.int32)
-        self._columns = lru_cache(KNOWN)(partial(_columns, mappings, self._words, self._host))
+        self._columns = lru_cache(KNOWN)(partial(_columns, mappings, self._words, self._ids, self._host))
         self._paged: dict[str, _Rows] = {}
         for name, number in paged.items():
             device = platform.allocate("workspace", (rows, limits.max_pages), torch.int32)
             host = device.numpy() if self._shared else np.zeros(device.shape, np.int32)
             self._paged[name] = _Rows(number, f"slot_mapping.{name}", device, host)
+        # Of the paged components' rows on the host: whose tables stand there, -1 for nobody's, and how much of them.
+        self._slots, self._width, self._changed = np.full(rows, -1, np.intp), 0, np.zeros(rows, np.bool_)
         self._state = next((number for number, one in enumerate(components) if one.kind == "slot"), None)
-        self._page_size = limits.page_size
+        self._page_size, self._max_pages = limits.page_size, limits.max_pages
         self._turn = 0
 
     def build(self, plan: StepPlan, state: DeviceState, *, recorded: bool = False) -> StepTensors:
@@ -113,19 +116,19 @@ class StepBuffers:
         are the plan's rows and tokens only. The ids are there after `gather`.
         """
         flags = plan.column(Column.ROW_FLAGS)
-        if not (flags & RowFlag.EXACT).all():
+        if not (flags & int(RowFlag.EXACT)).all():  # plain numbers: numpy takes microseconds to look through an Enum
             raise Unsupported("engine", "a row without an exact start (speculation) is not implemented")
         key, tokens, leading = plan.key, plan.tokens, plan.leading
         self._turn = (self._turn + 1) % len(self._host)
         columns = self._columns(key.rows, key.tokens, self._turn)
-        host = columns.host
+        device, host = columns.device, columns.host
         slots, n_query, start = self._padded(plan)
         host["slots"][:] = slots
         context = start + n_query
         host["context"][:] = context
         cu_q, positions = host["cu_q"], host["positions"]
         cu_q[0] = 0
-        np.cumsum(n_query, out=cu_q[1:])
+        np.add.accumulate(n_query, out=cu_q[1:])
         of_token = slots
         if key.q_len == 1:
             positions[:] = start
@@ -138,26 +141,22 @@ class StepBuffers:
         host["source"][:leading] = self._tail + slots[:leading]
         host["source"][leading:] = np.arange(columns.given + leading, columns.given + key.tokens)
         width = max(1, -(-int(context.max(initial=1)) // self._page_size))
-        index, offset = np.divmod(positions, self._page_size)
+        self._copy_tables(plan, state, slots, width)
+        index = (positions // self._page_size).astype(np.intp)
         for one in self._paged.values():
-            pages = state.host_pages[one.number]
-            one.host[: key.rows, :width] = pages[slots, :width]
-            host[one.column][:] = pages[of_token, index] * self._page_size + offset
+            host[one.column][:] = (state.host_pages[one.number][of_token, index] - index) * self._page_size + positions
         if self._state is not None:
             host["state_slots"][:] = state.host_pages[self._state][slots, 0]
-        sampling = np.flatnonzero(flags & RowFlag.SAMPLE).astype(np.int32)
-        n, ends = len(sampling), host["logit_rows"]  # of every row, as a captured step has them; the first are sampled
-        ends[:n], ends[n:] = cu_q[1:][sampling] - 1, 0
+        rows = (flags & int(RowFlag.SAMPLE)).nonzero()[0]
+        n, ends = len(rows), host["logit_rows"]  # of every row, as a captured step has them; the first are sampled
+        ends[:n], ends[n:] = cu_q[1:][rows] - 1, 0
+        sampler = Sampling(device["sample_slots"], device["sample_positions"], slots[rows], context[rows])
         sample_slots = host["sample_slots"].view(np.int64)
-        sample_slots[:n], sample_slots[n:] = slots[sampling], 0
-        host["sample_positions"][:n] = context[sampling]
-        batch, views, inputs = self._upload(plan, state, recorded, width, columns, (n_query, context))
-        at = columns.device["sample_slots"].view(torch.int64), columns.device["sample_positions"]
-        sampler = Sampling(*at, slots[sampling], context[sampling])
-        state_slots = None if self._state is None else columns.device["state_slots"][: batch.rows]
-        return StepTensors(
-            batch, views, state_slots, _snapshots(plan), inputs, columns.device["source"], sampling, sampler
-        )
+        sample_slots[:n], sample_slots[n:] = sampler.host_slots, 0
+        host["sample_positions"][:n] = sampler.host_positions
+        batch, views = self._upload(plan, state, recorded, width, columns, (n_query, context))
+        state_slots = None if self._state is None else device["state_slots"][: batch.rows]
+        return StepTensors(batch, views, state_slots, _snapshots(plan), columns.inputs, device["source"], rows, sampler)
 
     def gather(self, step: StepTensors) -> None:
         """Look up a step's input ids, when the tokens of the step before are known."""
@@ -165,15 +164,14 @@ class StepBuffers:
 
     def _upload(
         self, plan: StepPlan, state: DeviceState, recorded: bool, width: int, columns: _Columns, host: tuple[Ints, Ints]
-    ) -> tuple[Batch, dict[str, GroupView], ModelInputs]:
+    ) -> tuple[Batch, dict[str, GroupView]]:
         key, column = plan.key, columns.device
         if not self._shared:
             columns.block.copy_(columns.staged, non_blocking=True)
             for one in self._paged.values():
                 torch.index_select(state.page_tables[one.number], 0, column["slots"], out=one.device[: key.rows])
-        rows, tokens, leading = plan.rows, plan.tokens, plan.leading
-        if recorded:
-            rows, tokens, leading = key.rows, key.tokens, key.rows if key.q_len else 0
+        whole = key.rows, key.tokens, key.rows if key.q_len else 0
+        rows, tokens, leading = whole if recorded else (plan.rows, plan.tokens, plan.leading)
         batch = Batch(
             rows=rows,
             tokens=tokens,
@@ -190,18 +188,31 @@ class StepBuffers:
             name: GroupView(self._page_size, one.device[:rows], column[one.column][:tokens], one.host[:rows, :width])
             for name, one in self._paged.items()
         }
-        inputs = ModelInputs(self._ids[: key.tokens], column["positions"][None], column["logit_rows"])
-        return batch, views, inputs
+        return batch, views
 
-    def _padded(self, plan: StepPlan) -> tuple[Ints, Ints, Ints]:
+    def _copy_tables(self, plan: StepPlan, state: DeviceState, slots: Array, width: int) -> None:
+        """The first `width` pages of these slots to the rows on the host, but for rows that hold them already.
+
+        Those have the slot that they had in the step before, and the plan, like all before it, writes no page of it.
+        """
+        width = min(1 << (width - 1).bit_length(), self._max_pages)  # seldom another one: all rows are copied then
+        if width != self._width:
+            self._width, self._slots[:] = width, -1
+        self._changed[plan.records(Column.PAGE_WRITES, 4)[:, 1]] = True
+        stale = ((self._slots[: len(slots)] != slots) | self._changed[slots]).nonzero()[0]
+        for one in self._paged.values() if len(stale) else ():
+            one.host[stale, :width] = state.host_pages[one.number][slots[stale], :width]
+        self._slots[: len(slots)], self._slots[len(slots) :], self._changed[:] = slots, -1, False
+
+    def _padded(self, plan: StepPlan) -> tuple[Array, Ints, Ints]:
         """Slots, query lengths and starts with padding rows, which see one token: slot 0, what is over on the last."""
         slots, n_query, start = (plan.column(c) for c in (Column.ROW_SLOT, Column.ROW_N_QUERY, Column.ROW_START))
-        extra_rows, extra_tokens = plan.key.rows - len(slots), plan.key.tokens - plan.tokens
+        extra_rows = plan.key.rows - len(slots)
         if extra_rows == 0:
-            return slots, n_query, start
+            return slots.astype(np.intp), n_query, start
         padding = np.full(extra_rows, plan.key.q_len, np.int32)
-        padding[-1] = extra_tokens - padding[:-1].sum()
-        zeros = np.zeros(extra_rows, np.int32)
+        padding[-1] = plan.key.tokens - plan.tokens - padding[:-1].sum()
+        zeros = np.zeros(extra_rows, np.intp)
         return np.concatenate((slots, zeros)), np.concatenate((n_query, padding)), np.concatenate((start, 1 - padding))
 
 
@@ -215,18 +226,16 @@ def _layout(mappings: Sequence[str], rows: int, tokens: int) -> dict[str, slice]
 
 
 def _columns(
-    mappings: Sequence[str], device: Tensor, ring: Sequence[Tensor], rows: int, tokens: int, turn: int
+    mappings: Sequence[str], words: Tensor, ids: Tensor, ring: Sequence[Tensor], rows: int, tokens: int, turn: int
 ) -> _Columns:
     """The columns of such a step. Touches one buffer of the ring only: the device may still read the others."""
-    at, words = _layout(mappings, rows, tokens), ring[turn].numpy()
+    at, twin = _layout(mappings, rows, tokens), ring[turn].numpy()
     end = at.pop("end").start
-    return _Columns(
-        {name: device[one] for name, one in at.items()},
-        {name: words[one] for name, one in at.items()},
-        device[:end],
-        ring[turn][:end],
-        at["given"].start,
-    )
+    device = {name: words[one] for name, one in at.items()}
+    device["sample_slots"] = device["sample_slots"].view(torch.int64)
+    host = {name: twin[one] for name, one in at.items()}
+    inputs = ModelInputs(ids[:tokens], device["positions"][None], device["logit_rows"])
+    return _Columns(device, host, words[:end], ring[turn][:end], at["given"].start, inputs)
 
 
 def _snapshots(plan: StepPlan) -> Snapshots | None:

@@ -15,7 +15,7 @@ from srtkit.engine.sampler import drawn, uniform
 from srtkit.spec.capabilities import No
 from srtkit.spec.errors import PluginBroken, Unsupported
 from srtkit.spec.facts import DeviceFacts
-from srtkit.spec.ops import SCHEMAS, Op, OpBinder, OpFacts, OpsDescriptor, OpsProvider, WeightOp
+from srtkit.spec.ops import SCHEMAS, AnyOp, ExpertsOp, Op, OpBinder, OpFacts, OpsDescriptor, OpsProvider, WeightOp
 
 REFERENCE = "torch"
 
@@ -26,15 +26,12 @@ def _wide(x: Tensor) -> Tensor:
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x / rms(x) * weight over the last dimension, rounded once."""
-    wide = _wide(x)
-    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-    return (wide * scale * _wide(weight)).to(x.dtype)
+    return F.rms_norm(_wide(x), weight.shape, _wide(weight), eps).to(x.dtype)
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
     """`residual` += x, then the norm of it."""
-    residual.add_(x)
-    return rms_norm(residual, weight, eps)
+    return rms_norm(residual.add_(x), weight, eps)
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
@@ -46,7 +43,6 @@ def silu_mul(gate_up: Tensor) -> Tensor:
 def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> None:
     """Rotates the first R = cos.shape[-1] of each head of q and k in place."""
     size = cos.shape[-1]
-    cos, sin = _wide(cos), _wide(sin)
     for x in (q, k):
         part = x[..., :size]
         wide = _wide(part)
@@ -80,35 +76,26 @@ def sample(
     return torch.where(temperature > 0, ids, logits.argmax(-1)).int()
 
 
-def penalize(
-    logits: Tensor,
-    slot: Tensor,
-    counts: Tensor,
-    prompted: Tensor,
-    repetition: Tensor,
-    presence: Tensor,
-    frequency: Tensor,
-) -> None:
-    """Makes likelier or less likely what a row's prompt or output has in it, in place."""
+def penalize(logits: Tensor, slot: Tensor, counts: Tensor, prompted: Tensor, *penalties: Tensor) -> None:
+    """Makes likelier or less likely what a row's prompt or output has in it, in place.
+
+    `penalties`: repetition, presence and frequency.
+    """
+    repetition, presence, frequency = (one[:, None] for one in penalties)
     wide, count = _wide(logits), counts[slot]
-    factor = torch.where(prompted[slot] | (count > 0), repetition[:, None], 1.0)
+    factor = torch.where(prompted[slot] | (count > 0), repetition, 1.0)
     wide = torch.where(wide > 0, wide / factor, wide * factor)
-    logits.copy_(wide - presence[:, None] * (count > 0) - frequency[:, None] * count)
+    logits.copy_(wide - presence * (count > 0) - frequency * count)
 
 
 class ReferenceLinear(WeightOp):
     """`torch.nn.functional.linear` on the weight as loaded."""
 
-    def __init__(self) -> None:
-        self._weight: Tensor | None = None
-        self._bias: Tensor | None = None
-
     def pack(self, weight: Tensor, bias: Tensor | None) -> None:
-        self._weight, self._bias = weight, bias
+        self._given = weight, bias
 
     def __call__(self, x: Tensor) -> Tensor:
-        assert self._weight is not None, "called before pack"
-        return F.linear(x, self._weight, self._bias)
+        return F.linear(x, *self._given)
 
     @property
     def keeps_weight(self) -> bool:
@@ -137,19 +124,18 @@ class Binder(OpBinder):
     """
 
     def __init__(self, offers: Sequence[Offer], device: DeviceFacts) -> None:
-        self._offers = tuple(offers)
-        self._device = device
+        self._offers, self._device = tuple(offers), device
         self.choices: dict[str, str] = {}
 
-    def weight_op(self, name: str, dtype: str, **sizes: int) -> WeightOp:
-        bound = self.op(name, dtype, **sizes)
-        assert isinstance(bound, WeightOp), f"{name} is not a weight-side operator"
-        return bound
-
     def op(self, name: str, dtype: str, **sizes: int) -> Op:
-        if name not in SCHEMAS:
-            known = ", ".join(sorted(SCHEMAS))
-            raise Unsupported(f"op:{name}", "no operator of this version has that name", f"known: {known}")
+        return self.op_or(_REFERENCES.get(name), name, dtype, **sizes)
+
+    def weight_op(self, name: str, dtype: str, **sizes: int) -> WeightOp:
+        return self.op_or(ReferenceLinear() if name == "linear" else None, name, dtype, **sizes)
+
+    def op_or(self, reference: AnyOp | None, name: str, dtype: str, **sizes: int) -> AnyOp:
+        if name not in SCHEMAS or reference is None:
+            raise Unsupported(f"op:{name}", "core has no reference of it", f"known: {', '.join(sorted(SCHEMAS))}")
         facts = OpFacts(name, dtype, self._device, sizes)
         asked = [(one, one.descriptor.accepts(facts)) for one in self._offers if name in one.descriptor.names]
         chosen = next((one for one, answer in asked if answer), None)
@@ -157,8 +143,7 @@ class Binder(OpBinder):
         refused = [f"{one.name}: {answer.reason}" for one, answer in asked if isinstance(answer, No)]
         shown = " ".join((name, dtype, *(f"{size}={n}" for size, n in sizes.items())))
         self.choices[shown] = f"{provider} ({'; '.join(refused)})" if refused else provider
-        reference = ReferenceLinear() if SCHEMAS[name].weight_side else _REFERENCES[name]
         bound = chosen.provider.bind(facts) if chosen else reference
-        if isinstance(bound, WeightOp) != SCHEMAS[name].weight_side:
+        if any(isinstance(bound, sort) != isinstance(reference, sort) for sort in (WeightOp, ExpertsOp)):
             raise PluginBroken(f"ops:{provider}", f"bound {name} to {type(bound).__name__}, which is of the wrong sort")
-        return bound
+        return bound  # type: ignore[return-value]

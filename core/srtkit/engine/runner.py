@@ -15,7 +15,7 @@ from torch import Tensor
 
 from srtkit.engine.buffers import StepBuffers, StepTensors
 from srtkit.engine.sampler import log_probabilities, sample
-from srtkit.engine.state import DeviceState
+from srtkit.engine.state import Array, DeviceState
 from srtkit.scheduler.scheduler import StepOutput
 from srtkit.spec.attention import AttentionBackend, AttentionPlan, LayerHandle
 from srtkit.spec.facts import Limits
@@ -26,7 +26,7 @@ from srtkit.spec.models import Model
 from srtkit.spec.ops import Op
 from srtkit.spec.platform import Event, Platform
 from srtkit.spec.recurrent import RecurrentBackend, RecurrentLayer, RecurrentPlan
-from srtkit.spec.step_plan import Column, Ints, RowFlag, StepFlag, StepKey, StepPlan
+from srtkit.spec.step_plan import Column, RowFlag, StepFlag, StepKey, StepPlan
 from srtkit.spec.tiers import TierMover, unpack_transfers
 
 Runners = Mapping[GraphRunner, Sequence[StepKey]]
@@ -203,7 +203,7 @@ class Handle:
     """
 
     plan: StepPlan
-    rows: Ints
+    rows: Array
     ids: Tensor
     logprobs: Logprobs
     done: Event

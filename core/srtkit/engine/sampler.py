@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from srtkit.engine.state import DeviceState
+from srtkit.engine.state import Array, DeviceState
 from srtkit.spec.ops import Op
 from srtkit.spec.step_plan import Ints
 
@@ -30,7 +30,7 @@ class Sampling:
 
     slots: Tensor
     positions: Tensor
-    host_slots: Ints
+    host_slots: Array
     host_positions: Ints
 
 

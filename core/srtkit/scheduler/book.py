@@ -8,14 +8,14 @@ waiting ──lend──▶ leased prefix        (cache's pages, pinned)
 
 import numpy as np
 
-from srtkit.scheduler.columns import Columns, State
+from srtkit.scheduler.columns import Columns, Slots, State
 from srtkit.scheduler.component import PagedComponent, StateComponent
 from srtkit.scheduler.limits import SchedulerLimits
 from srtkit.scheduler.room import Room
 from srtkit.scheduler.sequence import Sequence
 from srtkit.scheduler.tiers import Tiers
 from srtkit.spec.prefix_cache import PrefixCache
-from srtkit.spec.step_plan import EMPTY, Column, Ints
+from srtkit.spec.step_plan import Column, Ints
 
 
 class PageBook:
@@ -42,7 +42,7 @@ class PageBook:
         """The component that figures speak of: one whose pages stay, if there is any."""
         return next((part for part in self.parts if part.component.reach == "all"), self.parts[0])
 
-    def missing(self, slots: Ints | int, upto: Ints | int) -> Ints:
+    def missing(self, slots: Slots | int, upto: Ints | int) -> Ints:
         """Pages that these slots lack to hold so many tokens, those of a window a sequence at a time."""
         return np.array([part.missing(slots, upto) for part in self.parts], np.int32)
 
@@ -79,9 +79,9 @@ class PageBook:
             part.add(np.full_like(index, slot), index)
         return True
 
-    def grow_decode(self, slots: Ints) -> Ints:
+    def grow_decode(self, slots: Slots) -> Slots:
         """Give each decode slot room for one more token; returns the slots for which no page was left."""
-        left, planned = EMPTY, self.columns.planned[slots]
+        left, planned = np.empty(0, np.intp), self.columns.planned[slots]
         for part in self._paged:
             short = slots[planned >= part.n_pages[slots] * part.page_size]
             if len(short):
@@ -112,7 +112,7 @@ class PageBook:
         if state and not state.awaits_snapshot(slot):
             state.want_snapshots(slot, () if sequence.lease is lease else sequence.lease.snapshot_at)
 
-    def let_go(self, slots: Ints) -> None:
+    def let_go(self, slots: Slots) -> None:
         """Free the pages of running slots that are before every later token's window."""
         for part in self._windows:
             part.let_go(slots)
@@ -141,17 +141,16 @@ class PageBook:
         sequence.lease = None
         self.columns.free(sequence.slot)
 
-    def changes(self, slots: Ints, start: Ints, n_query: Ints) -> dict[Column, Ints]:
+    def changes(self, slots: Slots, start: Ints, n_query: Ints) -> dict[Column, Ints]:
         """What the next plan, of these rows, must carry of pages and states; given once."""
-        writes = [part.drain() for part in self.parts]
-        columns = {Column.PAGE_WRITES: np.concatenate(writes).ravel()}
+        columns = {Column.PAGE_WRITES: np.concatenate([part.drain() for part in self.parts]).ravel()}
         if self.state:
             zero, copies = self.state.drain_starts()
             columns |= {Column.ZERO: zero.ravel(), Column.COPIES: copies.ravel()}
             columns[Column.SNAPSHOTS] = self._snapshots(self.state, slots, start, n_query)
         return columns
 
-    def _snapshots(self, state: StateComponent, slots: Ints, start: Ints, n_query: Ints) -> Ints:
+    def _snapshots(self, state: StateComponent, slots: Slots, start: Ints, n_query: Ints) -> Ints:
         """State slots for the snapshots that these rows come by: (row, offset, slot); none where none can be had."""
         at, begin = self.columns.snapshot_at[slots], start[:, None]
         found = []

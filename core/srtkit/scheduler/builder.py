@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from srtkit.scheduler.book import PageBook
+from srtkit.scheduler.columns import Slots
 from srtkit.scheduler.sequence import Sequence
 from srtkit.spec.step_plan import ADMIT, EMPTY, Column, Ints, RowFlag, StepFlag, StepKey, StepPlan
 
@@ -26,7 +28,7 @@ class PlanBuilder:
     def __init__(self, book: PageBook, fit: Callable[[StepKey], StepKey]) -> None:
         self._book = book
         self._columns = book.columns
-        self._fit = fit
+        self._fit = lru_cache(1024)(fit)
         self._step = 0
         # By slot, as one that ended before any step may have been given out again: its records of ADMIT and STOP_IDS.
         self._admitted: dict[int, tuple[Ints, Ints]] = {}
@@ -46,14 +48,14 @@ class PlanBuilder:
         self._released.append(slot)
         self._admitted.pop(slot, None)
 
-    def build(self, decode: Ints, chunks: list[Chunk]) -> StepPlan:
+    def build(self, decode: Slots, chunks: list[Chunk]) -> StepPlan:
         """The next plan, and columns and book advanced by it. Without rows it has transfers only, and step is -1."""
         transfers, loads = self._book.tiers.take()
         if len(decode) == 0 and not chunks:
             return StepPlan(-1, StepKey(0, 0), 0, 0, {Column.TRANSFERS: transfers})
         slots, n_query, start, flags = self._rows(decode, chunks)
         columns = {
-            Column.ROW_SLOT: slots,
+            Column.ROW_SLOT: slots.astype(np.int32),
             Column.ROW_N_QUERY: n_query,
             Column.ROW_START: start,
             Column.ROW_FLAGS: flags,
@@ -66,30 +68,28 @@ class PlanBuilder:
         }
         self._admitted.clear()
         self._released.clear()
-        gates = StepFlag.GATES if loads else StepFlag(0)  # in the key, so that no recorded step serves it
-        wanted = StepKey(len(slots), int(n_query.sum()), q_len=0 if chunks else 1, flags=int(gates))
-        sampling = slots[flags & RowFlag.SAMPLE != 0]
-        step_flags = StepFlag.GREEDY if self._columns.greedy[sampling].all() else StepFlag(0)
-        if (flags & RowFlag.LOGPROBS).any():
-            step_flags |= StepFlag.LOGPROBS
-        plan = StepPlan(self._step, self._fit(wanted), int(step_flags | gates), len(decode), columns)
+        gates = int(StepFlag.GATES) if loads else 0  # in the key, so that no recorded step serves it
+        wanted = StepKey(len(slots), int(n_query.sum()), q_len=0 if chunks else 1, flags=gates)
+        greedy = self._columns.greedy[slots[flags & int(RowFlag.SAMPLE) != 0]].all()
+        wants_logprobs = (flags & int(RowFlag.LOGPROBS)).any()
+        step_flags = gates | (StepFlag.GREEDY if greedy else 0) | (StepFlag.LOGPROBS if wants_logprobs else 0)
+        plan = StepPlan(self._step, self._fit(wanted), int(step_flags), len(decode), columns)
         self._step += 1
-        self._columns.planned[slots] += n_query
+        self._columns.planned[slots] = start + n_query
         self._columns.in_flight[slots] += 1
         return plan
 
-    def _rows(self, decode: Ints, chunks: list[Chunk]) -> tuple[Ints, Ints, Ints, Ints]:
-        columns = self._columns
-        prompt = np.array([(c.slot, c.n, c.start, c.last) for c in chunks], np.int32).reshape(-1, 4)
+    def _rows(self, decode: Slots, chunks: list[Chunk]) -> tuple[Slots, Ints, Ints, Ints]:
+        columns, n_query = self._columns, np.ones(len(decode), np.int32)
+        if not chunks:
+            return decode, n_query, columns.planned[decode], columns.row_flags[decode]
+        prompt = np.array([(c.slot, c.n, c.start, c.last) for c in chunks], np.int32)
         slots = np.concatenate((decode, prompt[:, 0]))
-        n_query = np.concatenate((np.ones_like(decode), prompt[:, 1]))
+        flags = columns.row_flags[slots]
+        flags[len(decode) :] |= RowFlag.PROMPT
+        flags[len(decode) :][prompt[:, 3] == 0] &= ~(RowFlag.SAMPLE | RowFlag.LOGPROBS)
         start = np.concatenate((columns.planned[decode], prompt[:, 2]))
-        flags = np.full(len(slots), RowFlag.EXACT | RowFlag.SAMPLE, np.int32)
-        flags |= columns.row_flags[slots]
-        of_prompt = flags[len(decode) :]
-        of_prompt |= RowFlag.PROMPT
-        of_prompt[prompt[:, 3] == 0] &= ~(RowFlag.SAMPLE | RowFlag.LOGPROBS)
-        return slots, n_query, start, flags
+        return slots, np.concatenate((n_query, prompt[:, 1])), start, flags
 
 
 def _joined(parts: list[Ints]) -> Ints:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from srtkit.scheduler.columns import MAX_SNAPSHOTS, Columns
+from srtkit.scheduler.columns import MAX_SNAPSHOTS, Columns, Slots
 from srtkit.scheduler.limits import SchedulerLimits
 from srtkit.scheduler.pages import PagePool
 from srtkit.spec.kv import Component
@@ -55,12 +55,12 @@ class PagedComponent:
         index = np.arange(self._first[slot], self.n_pages[slot], dtype=np.int32)
         self._note(np.full_like(index, slot), index)
 
-    def missing(self, slots: Ints | int, upto: Ints | int) -> int:
+    def missing(self, slots: Slots | int, upto: Ints | int) -> int:
         """Pages that these slots lack to hold so many tokens: of a window never more than a sequence holds."""
         lacking = -(-upto // self.page_size) - self.n_pages[slots]
         return int(np.clip(lacking, 0, self._most).sum())
 
-    def add(self, slots: Ints, index: Ints) -> None:
+    def add(self, slots: Slots, index: Ints) -> None:
         """Free pages, which must be there, to these places; of a slot given several times in ascending order."""
         self.table[slots, index] = self.pool.take(len(index))
         self.own[slots, index] = True
@@ -75,7 +75,7 @@ class PagedComponent:
         own[list(remapped)] = True
         self.pool.to_cache(int(before - np.count_nonzero(own)))
 
-    def let_go(self, slots: Ints) -> None:
+    def let_go(self, slots: Slots) -> None:
         """Free own pages, forget the cache's, before the windows of all tokens after the last committed whole page.
 
         An uncommitted step starts there or later, so none sees them; and the prefix that ends there can be cached.
@@ -118,7 +118,7 @@ class PagedComponent:
         self._renewed = False
         return rows
 
-    def _note(self, slots: Ints, index: Ints) -> None:
+    def _note(self, slots: Slots, index: Ints) -> None:
         rows = np.empty((len(index), 4), np.int32)
         rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3] = self.number, slots, index, self.table[slots, index]
         self._noted.append(rows)
@@ -150,7 +150,7 @@ class StateComponent(PagedComponent):
         self._columns.snapshot_at[slot] = 0
         self._columns.snapshot_at[slot, : len(at)] = at
 
-    def missed_snapshots(self, slots: Ints) -> npt.NDArray[np.bool_]:
+    def missed_snapshots(self, slots: Slots) -> npt.NDArray[np.bool_]:
         """Which of these slots have come beyond all that was wanted of them, and no snapshot is on its way."""
         last, computed = self._columns.snapshot_at[slots].max(axis=1), self._columns.computed[slots]
         missed: npt.NDArray[np.bool_] = (last > 0) & (last <= computed) & ~self.table[slots, 1:].any(axis=1)
@@ -161,7 +161,7 @@ class StateComponent(PagedComponent):
         to_come = self._columns.snapshot_at[slot] > self._columns.planned[slot]
         return bool(to_come.any() or self.table[slot, 1:].any())
 
-    def add(self, slots: Ints, index: Ints) -> None:
+    def add(self, slots: Slots, index: Ints) -> None:
         """A state slot for a sequence."""
         super().add(slots, index)
         for slot in slots.tolist():

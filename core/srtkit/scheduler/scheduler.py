@@ -12,7 +12,7 @@ import numpy as np
 
 from srtkit.scheduler.book import PageBook
 from srtkit.scheduler.builder import Chunk, PlanBuilder
-from srtkit.scheduler.columns import Columns, State
+from srtkit.scheduler.columns import Columns, Slots, State
 from srtkit.scheduler.limits import SchedulerLimits
 from srtkit.scheduler.sequence import Sequence
 from srtkit.scheduler.waiting import Waiting, common_prefix
@@ -93,17 +93,17 @@ class Scheduler:
                 self.columns.state[chunk.slot] = State.DECODE
         return self._builder.build(decode, chunks)
 
-    def _decode_rows(self) -> Ints:
+    def _decode_rows(self) -> Slots:
         rows = self.columns.decode_rows()
         left = self.book.grow_decode(rows)
         while len(left) and self._retract_for(self.book.missing(left, self.columns.planned[left] + 1), keep_slot=-1):
             left = self.book.grow_decode(left[self.columns.state[left] == State.DECODE])
-        kept: Ints = rows[(self.columns.state[rows] == State.DECODE) & ~np.isin(rows, left)]
+        kept: Slots = rows[(self.columns.state[rows] == State.DECODE) & (~np.isin(rows, left) if len(left) else True)]
         return kept
 
     def _continue_prompts(self, budget: int) -> tuple[list[Chunk], int]:
         chunks = []
-        for slot in np.flatnonzero(self.columns.state == State.PROMPT):
+        for slot in (self.columns.state == State.PROMPT).nonzero()[0]:
             if budget <= 0:
                 break
             if self.columns.state[slot] != State.PROMPT:
@@ -194,7 +194,7 @@ class Scheduler:
         columns.target_len[slot] = min(sequence.prompt_len + sampling.max_tokens, self.limits.max_context)
         columns.min_len[slot] = sequence.prompt_len + sampling.min_tokens
         columns.stop_ids[slot, : len(sampling.stop_ids)] = sampling.stop_ids
-        columns.row_flags[slot] = RowFlag.LOGPROBS if sampling.logprobs >= 0 else 0
+        columns.row_flags[slot] = RowFlag.EXACT | RowFlag.SAMPLE | (RowFlag.LOGPROBS if sampling.logprobs >= 0 else 0)
         columns.greedy[slot] = sampling.temperature == 0 and sampling.min_tokens == 0
         self.running[slot] = sequence
         self._live[request.rid] = sequence
@@ -249,30 +249,31 @@ class Scheduler:
     def commit(self, plan: StepPlan, output: StepOutput) -> Deltas:
         """Take a step's outputs: tokens, ends, pages of whole prompt chunks. Rows of ended sequences are dropped."""
         columns = self.columns
-        slots, flags = plan.column(Column.ROW_SLOT), plan.column(Column.ROW_FLAGS)
+        slots, flags = plan.column(Column.ROW_SLOT).astype(np.intp), plan.column(Column.ROW_FLAGS)
         columns.in_flight[slots] -= 1
         live = columns.state[slots] != State.RETIRING
         alive = slots[live]
         columns.computed[alive] = (plan.column(Column.ROW_START) + plan.column(Column.ROW_N_QUERY))[live]
-        sampled = live & (flags & RowFlag.SAMPLE != 0)
+        sampled = live & (flags & int(RowFlag.SAMPLE) != 0)
         rows, ids = slots[sampled], output.ids[sampled]
-        columns.tokens[rows, columns.known[rows]] = ids
-        columns.known[rows] += 1
+        columns.known[rows] = length = columns.known[rows] + 1
+        columns.tokens[rows, length - 1] = ids
         for row, offset, target in plan.records(Column.SNAPSHOTS, 3).tolist():
             if live[row]:
                 upto = int(plan.column(Column.ROW_START)[row]) + offset
                 self.book.keep(self.running[int(slots[row])], upto, target)
-        offered = flags[live] & RowFlag.PROMPT != 0
+        offered = flags[live] & int(RowFlag.PROMPT) != 0
         if self.book.state:  # the cache says where it wants the next one
             offered |= self.book.state.missed_snapshots(alive)
         for slot in alive[offered].tolist():
             self.book.keep(self.running[slot], int(columns.computed[slot]))
         self.book.let_go(alive)
-        stopped = (ids[:, None] == columns.stop_ids[rows]).any(axis=1)
-        stopped &= columns.known[rows] > columns.min_len[rows]
-        full = columns.known[rows] >= columns.target_len[rows]
-        for slot, by_stop in zip(rows[stopped | full].tolist(), stopped[stopped | full].tolist(), strict=True):
-            self._end(self.running[slot], "stop" if by_stop else "length")
+        # One search through all, as hardly a step has any: a reduction by row takes ten times as long.
+        hits = np.flatnonzero(columns.stop_ids.take(rows, axis=0) == ids[:, None]) // MAX_STOP_IDS
+        stopped = dict.fromkeys(hits[length[hits] > columns.min_len[rows[hits]]].tolist(), "stop")
+        full = dict.fromkeys((length >= columns.target_len[rows]).nonzero()[0].tolist(), "length")
+        for row, reason in sorted((full | stopped).items()):
+            self._end(self.running[int(rows[row])], reason)
         self._free_retired()
         self.counters.steps += 1
         self.counters.output_tokens += len(ids)
@@ -289,7 +290,7 @@ class Scheduler:
             return None
         return self._deltas(-1, EMPTY, EMPTY, ())
 
-    def _deltas(self, step: int, rows: Ints, ids: Ints, logprobs: tuple[Logprobs, ...]) -> Deltas:
+    def _deltas(self, step: int, rows: Slots, ids: Ints, logprobs: tuple[Logprobs, ...]) -> Deltas:
         deltas = Deltas(
             step=step,
             slots=rows.astype("<i4").tobytes(),
@@ -309,7 +310,7 @@ class Scheduler:
         self.book.end(sequence)
 
     def _free_retired(self) -> None:
-        for slot in np.flatnonzero((self.columns.state == State.RETIRING) & (self.columns.in_flight == 0)).tolist():
+        for slot in ((self.columns.state == State.RETIRING) & (self.columns.in_flight == 0)).nonzero()[0].tolist():
             self.book.give_back(self.running.pop(slot))
             self._builder.release(slot)
 

@@ -1,8 +1,8 @@
 """The ops contract, `ops/1.0`: named operators with a torch reference, chosen once at build.
 
-An op has a name, a schema (`OpSchema`: arguments, what it mutates) and a reference in core. A provider
-offers implementations with a predicate over static facts; the choice for each (op, layer) is made when
-the layer is built and bound to it: no dispatch per call. Weight-side ops pack their weight after loading.
+An op has a name, a schema (`OpSchema`: arguments, what it mutates) and a reference: in core, or brought by the layer
+(`OpBinder.op_or`). A provider offers implementations with a predicate over static facts; the choice for each (op,
+layer) is made when the layer is built: no dispatch per call. Weight-side ops pack their weight after loading.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel
 
@@ -74,6 +74,17 @@ SCHEMAS: dict[str, OpSchema] = {
             "above 0 are divided by repetition, others multiplied; those counted lose presence + frequency * count",
             mutates=("logits",),
         ),
+        OpSchema(
+            "route",
+            "(logits [T, E]) -> weights float32 [T, k], experts int32 or int64 [T, k]: the k largest of each row's "
+            "float32 softmax in any order, made to sum to 1 if `renormalised`; of a row of NaN, NaN and numbers < E",
+        ),
+        OpSchema(
+            "experts",
+            "(x [T, H], weights float32 [T, k], experts int32 or int64 [T, k]) -> [T, H]; the weighted sum of what a "
+            "token's experts make of it: down @ (silu(gate) * up), where gate_up [E, 2 I, H] and down [E, H, I]",
+            weight_side=True,
+        ),
         OpSchema("linear", "(x [T, in]) -> [T, out]; weight [out, in], bias [out] or None", weight_side=True),
     )
 }
@@ -109,7 +120,23 @@ class WeightOp(ABC):
         """Whether the given weight tensor itself stays in use after `pack`."""
 
 
+class ExpertsOp(ABC):
+    """The op "experts": owns both weights of all experts, or a rank's share of them."""
+
+    @abstractmethod
+    def pack(self, gate_up: Tensor, down: Tensor) -> bool:
+        """Take the loaded weights, [E, 2 I, H] and [E, H, I]; called again after a reload.
+
+        Returns whether the given tensors themselves stay in use; the caller drops its own references where not.
+        """
+
+    @abstractmethod
+    def __call__(self, x: Tensor, weights: Tensor, experts: Tensor) -> Tensor:
+        """x [T, H], weights float32 [T, k] and numbers of experts [T, k] → [T, H]."""
+
+
 Op = Callable[..., Any]
+AnyOp = TypeVar("AnyOp", bound=Op)
 
 
 @dataclass(frozen=True)
@@ -150,3 +177,7 @@ class OpBinder(ABC):
     @abstractmethod
     def weight_op(self, name: str, dtype: str, **sizes: int) -> WeightOp:
         """Bind a weight-side operator."""
+
+    def op_or(self, reference: AnyOp, name: str, dtype: str, **sizes: int) -> AnyOp:
+        """A provider's operator, or `reference`: for "route" and "experts", whose reference the layer brings."""
+        return reference

@@ -44,7 +44,7 @@ CONTRACTS: dict[str, Contract] = {
         Contract("graph_runner", 1, 0, "graph"),
         Contract("model_loader", 1, 0, "loader"),
         Contract("transport", 1, 0, "transport"),
-        Contract("ops", 1, 2, "ops"),
+        Contract("ops", 1, 3, "ops"),
         Contract("models", 1, 1, "models"),
         Contract("routes", 1, 0, "routes"),
         Contract("cli", 1, 0, "cli"),

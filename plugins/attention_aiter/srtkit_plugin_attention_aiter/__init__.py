@@ -6,6 +6,7 @@ table.py says which of aiter's kernels takes which rows, and what none of them c
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from srtkit.spec.attention import (
     AttentionBackend,
@@ -13,16 +14,27 @@ from srtkit.spec.attention import (
     AttentionCapabilities,
     AttentionDescriptor,
     AttentionSpec,
+    check_spec,
 )
 from srtkit.spec.capabilities import YES, No, NoOptions
 from srtkit.spec.errors import Unsupported
 from srtkit.spec.facts import DeviceFacts
 from srtkit.spec.hookspecs import hookimpl
 from srtkit.spec.kv import KVLayout, Plane, nhd_layout
-from srtkit_plugin_attention_aiter.table import DTYPES, FP8, HEAD_DIMS, LATENT, MAX_GQA_RATIO, MAX_Q_LEN, PAGE_SIZES
+from srtkit_plugin_attention_aiter.table import (
+    DTYPES,
+    FP8,
+    HEAD_DIMS,
+    LATENT,
+    MAX_GQA_RATIO,
+    MAX_Q_LEN,
+    PAGE_SIZES,
+    why_not,
+)
 
 PART = "attention:aiter"
 INSTEAD = 'name another backend, e.g. attention.use = "triton"'
+NHD = "nhd/1"
 LATENT_ROPE = "latent-rope/1"
 """One plane [page tokens, rank + rope]: latent and rope part of a token side by side, as aiter's kernels read them."""
 
@@ -59,18 +71,23 @@ def kv_layouts(spec: AttentionSpec, page_size: int, facts: DeviceFacts) -> Seque
 
     None for fp8 with MLA: no kernel of aiter's reads prompts from such pages without another rounding.
     """
-    fp8 = FP8.get(facts.architecture)
-    if page_size not in PAGE_SIZES or spec.kv_dtype not in (spec.dtype, fp8):
+    if page_size not in PAGE_SIZES or why_not(spec, FP8.get(facts.architecture), newer=True):
         return ()
     nhd = nhd_layout(page_size, spec.kv_heads, spec.head_dim, spec.v_head_dim, spec.kv_dtype)
     if spec.mla is None:
-        if spec.head_dim not in HEAD_DIMS or spec.v_head_dim != spec.head_dim:
-            return ()
-        return (KVLayout(nhd.name, page_size, nhd.planes, nhd.kernel_pages),)
-    if spec.kv_dtype == fp8 or (spec.mla.rank, spec.mla.rope) != LATENT:
-        return ()
+        return (replace(nhd, any_page_stride=False),)
     plane = Plane("latent_rope", (page_size, sum(LATENT)), spec.kv_dtype)
     return (KVLayout(LATENT_ROPE, page_size, (plane,), nhd.kernel_pages),)
+
+
+def refusal(build: AttentionBuild, architecture: str, *, newer: bool) -> str:
+    """Why spec or layout are not among those declared, or this version of aiter lacks the kernels; empty if neither."""
+    spec, layout = build.group.spec, build.layout
+    if reason := check_spec(PART, spec, declared(architecture)) or why_not(spec, FP8[architecture], newer=newer):
+        return reason
+    if layout.name != (NHD if spec.mla is None else LATENT_ROPE) or layout.page_tokens not in PAGE_SIZES:
+        return f"does not read the layout {layout.name} with pages of {layout.page_tokens}"
+    return ""
 
 
 def build(build: AttentionBuild) -> AttentionBackend:
@@ -80,7 +97,8 @@ def build(build: AttentionBuild) -> AttentionBackend:
     """
     from srtkit_plugin_attention_aiter import mha, mla, warmup
 
-    return warmup.built(PART, build, mha.MhaAttention if build.group.spec.mla is None else mla.MlaAttention)
+    kind = mha.MhaAttention if build.group.spec.mla is None else mla.MlaAttention
+    return warmup.built(PART, build, refusal, kind)
 
 
 def on_device(part: str, facts: DeviceFacts) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import replace
 
+import numpy as np
 from torch import Tensor
 
 from srtkit.spec.attention import (
@@ -20,7 +22,7 @@ from srtkit.spec.attention import (
     SlotMover,
 )
 from srtkit.spec.errors import Unsupported
-from srtkit_plugin_attention_aiter import INSTEAD, PART
+from srtkit_plugin_attention_aiter import PART
 from srtkit_plugin_attention_aiter.library import Library
 from srtkit_plugin_attention_aiter.step import AiterPlan, Call, last_dense
 from srtkit_plugin_attention_aiter.table import MAX_Q_LEN, Routes
@@ -40,14 +42,10 @@ class AiterAttention(AttentionBackend):
         self,
         build: AttentionBuild,
         library: Library,
-        reason: str,
         routes: Routes,
         mover: SlotMover,
         dense: DenseAttention | None = None,
     ) -> None:
-        """Raises `Unsupported` if there is a `reason`."""
-        if reason:
-            raise Unsupported(self.part, reason, INSTEAD)
         self._spec = build.group.spec
         self._library = library
         self._platform = build.platform
@@ -55,10 +53,10 @@ class AiterAttention(AttentionBackend):
         self._parts = AttentionParts(dense, AiterAdvance(self), mover)
 
     @abstractmethod
-    def lay_out(self, plan: AiterPlan, width: int, keys: int) -> None:
-        """Decide the step's calls, and look up on the device where their keys stand.
+    def look_up(self, plan: AiterPlan, call: Call) -> None:
+        """Write on the device where the call's keys stand, in the form that its kernel wants.
 
-        Rows that are not leading have at most `width` pages, and `keys` keys together.
+        Not for the extend kernel, nor for drafts as rows: both are the same for all kinds of layers.
         """
 
     @abstractmethod
@@ -74,8 +72,19 @@ class AiterAttention(AttentionBackend):
             raise Unsupported(
                 self.part, f"has at most {self.longest_query} queries in a leading row, not {batch.q_len}"
             )
-        width = plan.take(batch, view)
-        self.lay_out(plan, width, int(batch.host_context[batch.leading :].sum()))
+        self.lay_out(plan, batch, view)
+
+    def lay_out(self, plan: AiterPlan, batch: Batch, view: GroupView) -> None:
+        """Divide the step into calls, and look up the keys of each."""
+        plan.divide(self._routes, batch, view)
+        for call in plan.calls:
+            if call.kernel == "extend":
+                plan.list_keys(call, 1, stored=True)
+                plan.mask_drafts(call)
+            elif call.kernel == "drafts":
+                plan.tabulate_drafts(call, self._spec.window)
+            else:
+                self.look_up(plan, call)
 
     def attend(
         self,
@@ -92,9 +101,9 @@ class AiterAttention(AttentionBackend):
         assert isinstance(plan, AiterPlan)
         if lse is not None:
             raise Unsupported(self.part, "gives no log-sum-exp: aiter's decode kernels have none")
-        for call in plan.calls(rows):
-            part = slice(call.begin, call.end)
-            self.run(plan, call, layer, last_dense(q[part]), out[part])
+        for call in plan.calls:
+            if rows is Rows.ALL or call.leading == (rows is Rows.LEADING):
+                self.run(plan, call, layer, last_dense(q[call.tokens]), out[call.tokens])
 
     def parts(self) -> AttentionParts:
         """Advance, the slot mover, and dense attention if there is any."""
@@ -111,8 +120,8 @@ class AiterAdvance(PlanAdvance):
         self._backend = backend
 
     def advance(self, plan: AttentionPlan) -> None:
-        """Lists, tables and work follow the device's lengths, of which the host knows no bound but the table's."""
+        """Calls follow the device's lengths, of which the host knows no bound but the table's."""
         assert isinstance(plan, AiterPlan)
         batch, view = plan.step
-        width = view.page_table.shape[1]
-        self._backend.lay_out(plan, width, (batch.rows - batch.leading) * width * view.page_tokens)
+        room = np.full(batch.rows, view.page_table.shape[1] * view.page_tokens, np.int32)
+        self._backend.lay_out(plan, replace(batch, host_context=room), view)

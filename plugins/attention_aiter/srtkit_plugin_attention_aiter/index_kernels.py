@@ -50,8 +50,7 @@ def list_kernel(
         unit = _units(table + row.to(tl.int64) * table_row, column * UNIT, column < count, UNIT, PAGE)
         tl.store(indices + begin + column, unit.to(indices.dtype.element_ty), mask=column < count)
         tl.store(indptr + row, begin)
-        if last is not None:
-            tl.store(last + row, n - (count - 1) * UNIT)
+        tl.store(last + row, n - (count - 1) * UNIT)
 
 
 @triton.jit(do_not_specialize=["rows", "width", "table_row", "out_row"])

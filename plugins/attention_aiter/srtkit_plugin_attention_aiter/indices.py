@@ -44,7 +44,7 @@ def list_units(
     rows: KvRows,
     indptr: Tensor,
     indices: Tensor,
-    last: Tensor | None,
+    last: Tensor,
     *,
     unit: int,
     stored: bool = False,

@@ -7,31 +7,19 @@ limits only, so a recorded one stays right under every later fill.
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from srtkit.spec.attention import AttentionBuild, AttentionPlan, LayerHandle, Rows
+from srtkit.spec.attention import AttentionBuild, AttentionPlan, LayerHandle
 from srtkit.spec.facts import Limits
 from srtkit.spec.layers import DTYPES as TORCH_DTYPES
 from srtkit_plugin_attention_aiter import PART
 from srtkit_plugin_attention_aiter.backend import AiterAttention
 from srtkit_plugin_attention_aiter.dense import AiterDense
-from srtkit_plugin_attention_aiter.indices import TABLE_PAD, tabulate_drafts
+from srtkit_plugin_attention_aiter.indices import TABLE_PAD
 from srtkit_plugin_attention_aiter.library import Library
-from srtkit_plugin_attention_aiter.step import (
-    AiterPlan,
-    Call,
-    as_units,
-    extend,
-    list_rest,
-    list_shapes,
-    prefill,
-    refusal,
-    slots_of,
-    table_shapes,
-)
+from srtkit_plugin_attention_aiter.step import AiterPlan, Call, as_units, extend, prefill, slots_of
 from srtkit_plugin_attention_aiter.table import DECODE_PART, DECODE_UNIT, PREFILL_BYTES, routes
 from srtkit_plugin_attention_triton.slots import PlaneMover, store
 
@@ -43,11 +31,9 @@ SMALLEST_TILE = 16
 class MhaAttention(AiterAttention):
     """Paged attention of one layer group of keys and values."""
 
-    def __init__(self, build: AttentionBuild, library: Library, architecture: str) -> None:
-        spec, platform = build.group.spec, build.platform
-        reason = refusal(build, library, architecture)
-        super().__init__(build, library, reason, routes(spec), PlaneMover(), AiterDense(spec, library))
-        self._page = page = build.layout.page_tokens
+    def __init__(self, build: AttentionBuild, library: Library) -> None:
+        spec, platform, page = build.group.spec, build.platform, build.layout.page_tokens
+        super().__init__(build, library, routes(spec), PlaneMover(), AiterDense(spec, library))
         self._unit = min(page, DECODE_UNIT)
         self._longest = build.limits.max_context
         self._parts_of_row = -(-build.limits.max_pages * page // DECODE_PART)
@@ -61,21 +47,17 @@ class MhaAttention(AiterAttention):
 
     def new_plan(self, limits: Limits) -> AiterPlan:
         """Buffers for the page table, and for a list of pages where ragged attention decodes. Raises `OutOfMemory`."""
-        shapes = table_shapes(limits.max_rows, limits.max_pages)
-        if self._routes.one == "decode":
-            shapes |= list_shapes(limits.max_rows, limits.max_pages * (self._page // self._unit))
-        return AiterPlan(self._platform, limits, **shapes)
+        units = limits.max_pages * limits.page_size // self._unit if self._routes.one == "decode" else 0
+        return AiterPlan(self._platform, limits.max_rows, units=units, pages=limits.max_pages)
 
-    def lay_out(self, plan: AiterPlan, width: int, keys: int) -> None:
-        """Lists for ragged and batch-prefill kernels, tables for the unified one."""
-        plan.divide(self._routes, width)
-        for call in plan.calls(Rows.ALL):
-            if call.kernel == "decode":
-                plan.list_leading(call, self._unit)
-            elif call.kernel in ("unified", "prefill"):
-                plan.tabulate(call, self._spec.window)
+    def look_up(self, plan: AiterPlan, call: Call) -> None:
+        """Lists for ragged and batch-prefill kernels, tables for the unified one, which may have to take prompts."""
+        if call.kernel == "decode":
+            plan.list_keys(call, self._unit)
+        else:
+            plan.tabulate_keys(call, self._spec.window)
             if call.kernel == "prefill":
-                list_rest(call, keys, 1)
+                plan.list_keys(call, 1)
 
     def store(self, plan: AttentionPlan, layer: LayerHandle, k: Tensor, v: Tensor) -> None:
         """Copy k and v to the step's slots, in one launch."""
@@ -99,10 +81,7 @@ class MhaAttention(AiterAttention):
         elif call.kernel == "prefill" and self._fits(layer.planes["k"]):
             prefill(self._library, call, (slots_of(layer, "k"), slots_of(layer, "v")), q, out, spec)
         elif call.kernel == "extend":
-            planes = slots_of(layer, "k"), slots_of(layer, "v")
-            extend(self._library, call, planes, q, out, sm_scale=spec.scale, logit_cap=spec.soft_cap)
-        elif call.kernel == "drafts":
-            self._drafts(call, layer, q, out, scales)
+            extend(self._library, call, (slots_of(layer, "k"), slots_of(layer, "v")), q, out, spec)
         else:
             self._unified(call, layer, q, out, scales)
         if v_heads is not None:
@@ -131,17 +110,6 @@ class MhaAttention(AiterAttention):
             k_scale=scales[0].view(1),
             v_scale=scales[1].view(1),
         )
-
-    def _drafts(self, call: Call, layer: LayerHandle, q: Tensor, out: Tensor, scales: tuple[Tensor, Tensor]) -> None:
-        """Each draft of a tree as a row of one query, which sees the slots that are listed for it."""
-        assert call.bits is not None
-        drafts, device, keys = call.end - call.begin, q.device, call.rows.units(1)
-        keys = min(keys, self._spec.window or keys)
-        table = torch.empty(drafts, keys + TABLE_PAD, dtype=torch.int32, device=device)
-        lengths = torch.empty(drafts, dtype=torch.int64, device=device)
-        tabulate_drafts(call.rows, call.bits.contiguous(), table, lengths, window=self._spec.window)
-        rows = replace(call.rows, cu_q=torch.arange(drafts + 1, dtype=torch.int32, device=device), page=1)
-        self._unified(replace(call, rows=rows, q_len=1, table=(table, lengths)), layer, q, out, scales)
 
     def _unified(self, call: Call, layer: LayerHandle, q: Tensor, out: Tensor, scales: tuple[Tensor, Tensor]) -> None:
         """Lengths are of 64 bits: then the kernel computes offsets in 64 too.

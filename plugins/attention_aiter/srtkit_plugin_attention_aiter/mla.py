@@ -14,7 +14,7 @@ from srtkit.spec.layers import DTYPES as TORCH_DTYPES
 from srtkit_plugin_attention_aiter.backend import AiterAttention
 from srtkit_plugin_attention_aiter.dense import AiterDense
 from srtkit_plugin_attention_aiter.library import Library
-from srtkit_plugin_attention_aiter.step import AiterPlan, Call, extend, list_shapes, refusal, slots_of
+from srtkit_plugin_attention_aiter.step import AiterPlan, Call, extend, slots_of
 from srtkit_plugin_attention_aiter.table import LATENT, MLA_HEADS, MLA_QUERIES, heads_padded, routes
 from srtkit_plugin_attention_triton.slots import PlaneMover, store
 
@@ -25,42 +25,34 @@ WORK = ("work_meta_data", "work_indptr", "work_info_set", "reduce_indptr", "redu
 class MlaAttention(AiterAttention):
     """Absorbed attention over latents of one layer group."""
 
-    def __init__(self, build: AttentionBuild, library: Library, architecture: str) -> None:
+    def __init__(self, build: AttentionBuild, library: Library) -> None:
         spec = build.group.spec
-        reason = refusal(build, library, architecture)
-        super().__init__(build, library, reason, routes(spec), LatentMover(), AiterDense(spec, library))
+        super().__init__(build, library, routes(spec), LatentMover(), AiterDense(spec, library))
         self._heads = heads_padded(spec.q_heads)
-        self._queries = MLA_QUERIES if self._heads == MLA_HEADS else 1
         self._dtype = TORCH_DTYPES[spec.dtype]
 
     def new_plan(self, limits: Limits) -> AiterPlan:
         """Buffers for the list of slots and for the kernel's plan of its work. Raises `OutOfMemory`."""
         if self._routes.one != "mla":
-            return AiterPlan(self._platform, limits)
-        shapes = list_shapes(limits.max_rows, limits.max_pages * limits.page_size)
+            return AiterPlan(self._platform, limits.max_rows)
         made = self._library.work_shapes(
             batch_size=limits.max_rows,
-            max_seqlen_qo=self._queries,
+            max_seqlen_qo=MLA_QUERIES if self._heads == MLA_HEADS else 1,
             num_head_qo=self._heads,
             q_dtype=self._dtype,
             kv_dtype=self._dtype,
             is_sparse=False,
             fast_mode=True,
         )
-        for name, (shape, dtype) in zip(WORK, made, strict=True):
-            shapes[name] = (tuple(shape) if isinstance(shape, tuple) else (shape,), dtype)
-        return AiterPlan(self._platform, limits, **shapes)
+        shapes = (shape if isinstance(shape, tuple) else (shape,) for shape, _ in made)
+        work = {name: (shape, dtype) for name, shape, (_, dtype) in zip(WORK, shapes, made, strict=True)}
+        units = limits.max_pages * limits.page_size
+        return AiterPlan(self._platform, limits.max_rows, units=units, more=work)
 
-    def lay_out(self, plan: AiterPlan, width: int, keys: int) -> None:
+    def look_up(self, plan: AiterPlan, call: Call) -> None:
         """The list of slots for `mla_decode_fwd`, and its plan of the work."""
-        plan.divide(self._routes, width)
-        call = plan.leading
-        if call is None or call.kernel != "mla":
-            return
-        if call.q_len > self._queries:
-            call.kernel = "extend"
-            return
-        self._plan_work(plan, call, *plan.list_leading(call, 1))
+        plan.list_keys(call, 1)
+        self._plan_work(plan, call)
 
     def store(self, plan: AttentionPlan, layer: LayerHandle, k: Tensor, v: Tensor) -> None:
         """Copy latents and rope parts to the step's slots, in one launch."""
@@ -73,10 +65,12 @@ class MlaAttention(AiterAttention):
         if call.kernel == "mla":
             self._decode(plan, call, keys, q, out)
         else:
-            extend(self._library, call, (keys, keys[..., : LATENT[0]]), q, out, sm_scale=self._spec.scale)
+            extend(self._library, call, (keys, keys[..., : LATENT[0]]), q, out, self._spec)
 
-    def _plan_work(self, plan: AiterPlan, call: Call, indptr: Tensor, indices: Tensor, last: Tensor) -> None:
+    def _plan_work(self, plan: AiterPlan, call: Call) -> None:
         """Refill the kernel's plan of its work. Its pages have one token, whatever the pool's have (sglang #25556)."""
+        assert call.lists is not None
+        indptr, _, last = call.lists
         work = {name: plan.buffers[name] for name in WORK}
         meta, info = work.pop("work_meta_data"), work.pop("work_info_set")
         only: dict[str, object] = {"work_info": info}

@@ -1,146 +1,153 @@
 """What all kinds of layers share: a plan with its buffers, the calls that a step consists of, views of planes.
 
-Leading rows are one call and the rest another. Of aiter's kernels those are called here that serve two kinds of layers.
+Leading rows are one call and the rest another; where the keys of both stand is written once a step, for all layers. Of
+aiter's kernels those are called here that serve two kinds of layers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
-from srtkit.spec.attention import (
-    AttentionBuild,
-    AttentionPlan,
-    AttentionSpec,
-    Batch,
-    GroupView,
-    LayerHandle,
-    Rows,
-    check_spec,
-)
+from srtkit.spec.attention import AttentionPlan, AttentionSpec, Batch, GroupView, LayerHandle
 from srtkit.spec.errors import EngineError
-from srtkit.spec.facts import Limits
 from srtkit.spec.platform import Platform
-from srtkit_plugin_attention_aiter import PART, declared
-from srtkit_plugin_attention_aiter.indices import LIST_PAD, TABLE_PAD, KvRows, draft_masks, list_units, tabulate
+from srtkit_plugin_attention_aiter import PART
+from srtkit_plugin_attention_aiter.indices import (
+    LIST_PAD,
+    TABLE_PAD,
+    KvRows,
+    draft_masks,
+    list_units,
+    tabulate,
+    tabulate_drafts,
+)
 from srtkit_plugin_attention_aiter.library import Library
-from srtkit_plugin_attention_aiter.table import FP8, PAGE_SIZES, Kernel, Routes, why_not
+from srtkit_plugin_attention_aiter.table import Kernel, Routes
 
-Lists = tuple[Tensor, Tensor, Tensor]
-"""indptr, indices, last: as `list_units` writes them."""
+Shapes = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+NOTHING: Shapes = MappingProxyType({})
 
 
 @dataclass
 class Call:
-    """Tokens [begin, end) of the step, the rows that they are, and the kernel that takes them.
+    """Rows of the step that one kernel takes: the leading ones, or the rest. `tokens` of the step are theirs.
 
-    `rows.cu_q` counts from `begin`; `q_len` is the longest query; `slots` int32 those of the tokens; `bits` the tree
-    mask of leading rows. `lists` (indptr, indices, last) or `table` (table, lengths) is where the kernel finds keys.
+    `rows.cu_q` counts from the first of these tokens; `q_len` is the longest query, `keys` are all rows' together at
+    most; `slots` int32 those of the tokens; `bits` the tree mask of leading rows. Where the kernel finds keys: `lists`
+    (indptr, indices, last), `table` (table, lengths), `mask` of drafts (mask, mask_indptr), as the builders write them.
     """
 
-    begin: int
-    end: int
-    rows: KvRows
-    kernel: Kernel
-    q_len: int
+    leading: bool
+    tokens: slice
     slots: Tensor
+    rows: KvRows
+    q_len: int
+    keys: int
+    kernel: Kernel
     bits: Tensor | None = None
-    lists: Lists | None = None
+    lists: tuple[Tensor, Tensor, Tensor] | None = None
     table: tuple[Tensor, Tensor] | None = None
+    mask: tuple[Tensor, Tensor] | None = None
 
 
 class AiterPlan(AttentionPlan):
-    """Buffers at fixed addresses by name, and the step that `fill` put in."""
+    """Buffers by name, and the step that `fill` put in as calls."""
 
-    def __init__(self, platform: Platform, limits: Limits, **shapes: tuple[tuple[int, ...], torch.dtype]) -> None:
-        """`cu_rest` int32 [rows + 1], and those of `shapes`. Raises `OutOfMemory`."""
-        shapes["cu_rest"] = ((limits.max_rows + 1,), torch.int32)
-        self.buffers = {name: platform.allocate("workspace", *shape) for name, shape in shapes.items()}
-        self.batch: Batch | None = None
-        self.view: GroupView | None = None
-        self.leading: Call | None = None
-        self.rest: Call | None = None
+    def __init__(
+        self, platform: Platform, rows: int, *, units: int = 0, pages: int = 0, more: Shapes = NOTHING
+    ) -> None:
+        """Room for leading rows: a list of `units` a row, a table of `pages` a row, `more`. Raises `OutOfMemory`."""
+        sizes = {"indptr": rows + 1, "indices": rows * units + LIST_PAD, "last": rows}
+        sizes["table"] = rows * (pages + TABLE_PAD)
+        shapes = {name: ((size,), torch.int32) for name, size in sizes.items()}
+        shapes["lengths"] = ((rows,), torch.int64)
+        self.buffers = {name: platform.allocate("workspace", *one) for name, one in {**shapes, **more}.items()}
+        self.calls: list[Call] = []
+        self._step: tuple[Batch, GroupView] | None = None
 
     @property
     def step(self) -> tuple[Batch, GroupView]:
         """What was filled in last."""
-        assert self.batch is not None and self.view is not None, "attend or store before fill"
-        return self.batch, self.view
+        assert self._step is not None, "attend or store before fill"
+        return self._step
 
-    def calls(self, rows: Rows) -> Iterator[Call]:
-        """Those that cover `rows`, in order."""
-        if self.leading is not None and rows is not Rows.REST:
-            yield self.leading
-        if self.rest is not None and rows is not Rows.LEADING:
-            yield self.rest
-
-    def take(self, batch: Batch, view: GroupView) -> int:
-        """Note a step; the pages of its longest row that is not leading, at most."""
-        self.batch, self.view = batch, view
-        return -(-int(batch.host_context[batch.leading :].max(initial=1)) // view.page_tokens)
-
-    def divide(self, routes: Routes, width: int) -> None:
-        """Decide the calls; rows that are not leading have at most `width` pages."""
-        batch, view = self.step
-        n, begin = batch.leading, batch.leading * batch.q_len
-        table, page = view.page_table, view.page_tokens
-        self.leading = self.rest = None
+    def divide(self, routes: Routes, batch: Batch, view: GroupView) -> None:
+        """Note a step, and decide its calls."""
+        n, begin, page = batch.leading, batch.leading * batch.q_len, view.page_tokens
+        self._step, self.calls = (batch, view), []
         if n:
-            bits = batch.tree.bits if batch.tree is not None and batch.q_len > 1 else None
-            rows = KvRows(batch.cu_q[: n + 1], batch.context[:n], table[:n], page)
+            tokens = slice(begin)
+            bits = batch.tree.bits.contiguous() if batch.tree is not None and batch.q_len > 1 else None
+            rows = KvRows(batch.cu_q[: n + 1], batch.context[:n], view.page_table[:n], page)
             kernel = routes.leading(batch.q_len, tree=bits is not None)
-            self.leading = Call(0, begin, rows, kernel, batch.q_len, view.slot_mapping[:begin], bits)
+            keys = n * rows.units(1)
+            self.calls += [Call(True, tokens, view.slot_mapping[tokens], rows, batch.q_len, keys, kernel, bits)]
         if begin < batch.tokens:
-            cu_q = torch.sub(batch.cu_q[n:], begin, out=self.buffers["cu_rest"][: batch.rows - n + 1])
-            rows = KvRows(cu_q, batch.context[n:], table[n:, :width], page)
-            longest = int(batch.host_q[n:].max())
-            self.rest = Call(begin, batch.tokens, rows, routes.rest, longest, view.slot_mapping[begin : batch.tokens])
+            tokens, lengths = slice(begin, batch.tokens), batch.host_context[n:]
+            table = view.page_table[n:, : -(-int(lengths.max()) // page)]
+            rows = KvRows(torch.sub(batch.cu_q[n:], begin), batch.context[n:], table, page)
+            longest, keys = int(batch.host_q[n:].max()), int(lengths.sum())
+            self.calls += [Call(False, tokens, view.slot_mapping[tokens], rows, longest, keys, routes.rest)]
 
-    def list_leading(self, call: Call, unit: int) -> Lists:
-        """The units of leading rows, in the plan's own list."""
-        count, buffers = len(call.rows), self.buffers
-        call.lists = buffers["indptr"][: count + 1], buffers["indices"], buffers["last"][:count]
-        list_units(call.rows, *call.lists, unit=unit)
-        return call.lists
+    def list_keys(self, call: Call, unit: int, *, stored: bool = False) -> None:
+        """The units of the call's rows in one list; `stored`: of keys before this step's own, for the extend kernel.
 
-    def tabulate(self, call: Call, window: int = 0) -> None:
-        """The pages of a call's rows, in their part of the plan's own table."""
-        first = 0 if call is self.leading else self.step[0].leading
-        part, columns = slice(first, first + len(call.rows)), call.rows.units(call.rows.page) + TABLE_PAD
-        call.table = self.buffers["table"][part, :columns], self.buffers["lengths"][part]
+        That multiplies entries with strides as they come: they have 64 bits, for planes of more than 2 ** 31 elements.
+        """
+        count = len(call.rows)
+        size = min(count * call.rows.units(unit), call.keys // unit + count) + LIST_PAD
+        name, dtype = ("stored", torch.int64) if stored else ("indices", torch.int32)
+        indptr, last = self._room(call, "indptr", count + 1), self._room(call, "last", count)
+        call.lists = indptr, self._room(call, name, size, dtype=dtype), last
+        list_units(call.rows, *call.lists, unit=unit, stored=stored)
+
+    def tabulate_keys(self, call: Call, window: int = 0) -> None:
+        """The pages of each of the call's rows."""
+        count, columns = len(call.rows), call.rows.units(call.rows.page) + TABLE_PAD
+        table = self._room(call, "table", count, columns)
+        call.table = table, self._room(call, "lengths", count, dtype=torch.int64)
         tabulate(call.rows, *call.table, window=window)
+
+    def mask_drafts(self, call: Call) -> None:
+        """What drafts of a tree see of each other, for the extend kernel. Without a tree it needs no mask."""
+        if call.bits is not None:
+            count, q_len, _ = call.bits.shape
+            mask = self._room(call, "mask", count * q_len * call.rows.units(1), dtype=torch.uint8)
+            call.mask = mask, self._room(call, "mask_indptr", count, dtype=torch.int64)
+            draft_masks(call.rows, call.bits, *call.mask)
+
+    def tabulate_drafts(self, call: Call, window: int) -> None:
+        """Make each draft of a tree a row of one query, over pages of one token: the slots that are listed for it."""
+        assert call.bits is not None
+        drafts, keys = len(call.slots), call.rows.units(1)
+        table = self._room(call, "drafts", drafts, min(keys, window or keys) + TABLE_PAD)
+        lengths = self._room(call, "draft_lengths", drafts, dtype=torch.int64)
+        tabulate_drafts(call.rows, call.bits, table, lengths, window=window)
+        cu_q = torch.arange(drafts + 1, out=self._room(call, "draft_cu_q", drafts + 1))
+        call.kernel, call.q_len, call.table = "unified", 1, (table, lengths)
+        call.rows = KvRows(cu_q, lengths, table, page=1)
 
     def close(self) -> None:
         """Free the buffers."""
-        self.buffers = {}
-        self.batch = self.view = self.leading = self.rest = None
+        self.buffers, self.calls, self._step = {}, [], None
 
+    def _room(self, call: Call, name: str, *shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
+        """A tensor to write to. Leading rows may be recorded: theirs stays where it is for all steps of a graph's key.
 
-def list_shapes(rows: int, units: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-    """Buffers for the list of so many rows of at most so many units."""
-    sizes = {"indptr": rows + 1, "indices": rows * units + LIST_PAD, "last": rows}
-    return {name: ((size,), torch.int32) for name, size in sizes.items()}
-
-
-def table_shapes(rows: int, units: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-    """Buffers for the table of so many rows."""
-    return {"table": ((rows, units + TABLE_PAD), torch.int32), "lengths": ((rows,), torch.int64)}
-
-
-def refusal(build: AttentionBuild, library: Library, architecture: str) -> str:
-    """Why spec or layout are not among those declared, or this version of aiter lacks the kernels; empty if neither."""
-    spec, layout = build.group.spec, build.layout
-    if reason := check_spec(PART, spec, declared(architecture)) or why_not(spec, newer=library.newer):
-        return reason
-    names = {plane.name for plane in layout.planes}
-    if names != ({"k", "v"} if spec.mla is None else {"latent_rope"}) or layout.page_tokens not in PAGE_SIZES:
-        return f"does not read the layout {layout.name} with pages of {layout.page_tokens}"
-    if spec.kv_dtype not in (spec.dtype, FP8[architecture]):
-        return f"keeps KV in the model's {spec.dtype}, not in {spec.kv_dtype}"
-    return ""
+        The first tree makes the room that trees take, which depends on their size. Other rows get what is free.
+        """
+        size, kept = math.prod(shape), self.buffers.get(name) if call.leading else None
+        if kept is None or len(kept) < size:
+            kept = torch.empty(size, dtype=dtype, device=call.slots.device)
+            if call.leading:
+                self.buffers[name] = kept
+        return kept[:size].view(shape)
 
 
 def as_units(plane: Tensor, unit: int) -> Tensor:
@@ -153,15 +160,6 @@ def as_units(plane: Tensor, unit: int) -> Tensor:
 def slots_of(layer: LayerHandle, name: str) -> Tensor:
     """A plane [slots, *entry]."""
     return as_units(layer.planes[name], 1)[:, 0]
-
-
-def list_rest(call: Call, keys: int, unit: int) -> None:
-    """The units of rows with so many keys together. Their step is never recorded, so the list may be anywhere."""
-    count = len(call.rows)
-    sizes = count + 1, keys // unit + count + LIST_PAD, count
-    indptr, indices, last = (torch.empty(size, dtype=torch.int32, device=call.slots.device) for size in sizes)
-    call.lists = indptr, indices, last
-    list_units(call.rows, *call.lists, unit=unit)
 
 
 def prefill(
@@ -196,40 +194,32 @@ def prefill(
 
 
 def extend(
-    library: Library, call: Call, planes: tuple[Tensor, Tensor], q: Tensor, out: Tensor, **scores: float
+    library: Library, call: Call, planes: tuple[Tensor, Tensor], q: Tensor, out: Tensor, spec: AttentionSpec
 ) -> None:
-    """Attend by `extend_attention_fwd`, causally or by the call's tree mask, which is read when the step runs.
+    """Attend by `extend_attention_fwd`, causally or by the mask of drafts: what is stored, then this step's own.
 
-    `planes` [slots, KV heads, size] of keys and values, q and out the call's tokens. `scores`: sm_scale, logit_cap.
+    `planes` [slots, KV heads, size] of keys and values, q and out the call's tokens.
     """
-    rows, bits = call.rows, call.bits
-    count, room, ints = len(rows), rows.units(1), {"dtype": torch.int32, "device": q.device}
-    indptr = torch.empty(count + 1, **ints)  # type: ignore[call-overload]
-    # It multiplies entries with strides as they come: 64 bits for planes of more than 2 ** 31 elements.
-    indices = torch.empty(count * room + LIST_PAD, dtype=torch.int64, device=q.device)
-    list_units(rows, indptr, indices, None, unit=1, stored=True)
-    mask = mask_indptr = None
-    if bits is not None:
-        mask = torch.empty(count * bits.shape[1] * room, dtype=torch.uint8, device=q.device)
-        mask_indptr = torch.empty(count, dtype=torch.int64, device=q.device)
-        draft_masks(rows, bits.contiguous(), mask, mask_indptr)
-    new = [plane.index_select(0, call.slots) for plane in planes]
+    assert call.lists is not None
+    mask, mask_indptr = call.mask or (None, None)
+    k, v = (plane.index_select(0, call.slots) for plane in planes)
     library.extend(
         q_extend=q,
-        k_extend=new[0],
-        v_extend=new[1],
+        k_extend=k,
+        v_extend=v,
         o_extend=out,
         k_buffer=planes[0],
         v_buffer=planes[1],
-        qo_indptr=rows.cu_q,
-        kv_indptr=indptr,
-        kv_indices=indices,
+        qo_indptr=call.rows.cu_q,
+        kv_indptr=call.lists[0],
+        kv_indices=call.lists[1],
         custom_mask=mask,
-        is_causal=bits is None,
+        is_causal=mask is None,
         mask_indptr=mask_indptr,
         max_len_extend=call.q_len,
+        sm_scale=spec.scale,
+        logit_cap=spec.soft_cap,
         skip_prefix_custom_mask=True,
-        **scores,
     )
 
 

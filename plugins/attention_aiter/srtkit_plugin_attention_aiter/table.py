@@ -62,7 +62,11 @@ class Routes:
 
     def leading(self, q_len: int, *, tree: bool) -> Kernel:
         """Of leading rows. A tree of one draft is no tree."""
-        return self.one if q_len == 1 else self.tree if tree else self.chain
+        if q_len == 1:
+            return self.one
+        if self.chain == "mla" and q_len > MLA_QUERIES:
+            return "extend"
+        return self.tree if tree else self.chain
 
 
 def routes(spec: AttentionSpec) -> Routes:
@@ -86,8 +90,13 @@ def heads_padded(heads: int) -> int:
     return -(-heads // MLA_HEADS) * MLA_HEADS
 
 
-def why_not(spec: AttentionSpec, *, newer: bool) -> str:
-    """What aiter lacks for a spec that is declared: empty, or one sentence. `newer`: after 0.1.7."""
+def why_not(spec: AttentionSpec, fp8: str | None, *, newer: bool) -> str:
+    """What aiter lacks for a spec that is declared: empty, or one sentence.
+
+    `fp8`: the architecture's; `newer`: an aiter after 0.1.7.
+    """
+    if spec.kv_dtype not in (spec.dtype, fp8):
+        return f"keeps KV in the model's {spec.dtype}, not in {spec.kv_dtype}"
     if spec.mla is not None:
         if (spec.mla.rank, spec.mla.rope) != LATENT:
             return f"has no kernel for latents of size {spec.mla.rank} with rope parts of size {spec.mla.rope}"

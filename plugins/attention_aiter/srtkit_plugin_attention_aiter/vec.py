@@ -14,6 +14,7 @@ from srtkit.spec.attention import (
     AttentionCapabilities,
     AttentionDescriptor,
     AttentionSpec,
+    check_spec,
 )
 from srtkit.spec.capabilities import YES, No, NoOptions
 from srtkit.spec.facts import DeviceFacts
@@ -23,6 +24,7 @@ from srtkit_plugin_attention_aiter import on_device
 from srtkit_plugin_attention_aiter.table import DTYPES, VEC_HEAD_DIM, VEC_PAGE, VEC_RATIO
 
 PART = "attention:aiter-vec"
+VEC = "vec/1"
 VECTOR_BYTES = 16
 
 
@@ -53,14 +55,22 @@ def declared(dtypes: frozenset[str] = DTYPES) -> AttentionCapabilities:
 
 def kv_layouts(spec: AttentionSpec, page_size: int, facts: DeviceFacts) -> Sequence[KVLayout]:
     """`vec/1`: keys [KV heads, size / x, page tokens, x], values [KV heads, tokens / x, size, x]; x is 16 bytes."""
-    if page_size != VEC_PAGE or spec.mla is not None or spec.kv_dtype != spec.dtype or spec.kv_dtype not in DTYPES:
-        return ()
-    if (spec.head_dim, spec.v_head_dim) != (VEC_HEAD_DIM, VEC_HEAD_DIM):
+    even = (spec.kv_dtype, spec.v_head_dim) == (spec.dtype, spec.head_dim)
+    if page_size != VEC_PAGE or not even or check_spec(PART, spec, declared()):
         return ()
     x, heads, size = VECTOR_BYTES // ITEM_BYTES[spec.kv_dtype], spec.kv_heads, spec.head_dim
     k = Plane("k", (heads, size // x, page_size, x), spec.kv_dtype)
     v = Plane("v", (heads, page_size // x, size, x), spec.kv_dtype)
-    return (KVLayout("vec/1", page_size, (k, v), (page_size,)),)
+    return (KVLayout(VEC, page_size, (k, v), (page_size,)),)
+
+
+def refusal(build: AttentionBuild, architecture: str, *, newer: bool) -> str:
+    """As `attention:aiter`'s; all architectures of the table are alike."""
+    if reason := check_spec(PART, build.group.spec, declared()):
+        return reason
+    if build.layout.name != VEC:
+        return f"does not read the layout {build.layout.name}"
+    return "" if newer else "reads prompts from vectorised pages with an aiter after 0.1.7 only"
 
 
 def build(build: AttentionBuild) -> AttentionBackend:
@@ -68,7 +78,7 @@ def build(build: AttentionBuild) -> AttentionBackend:
     from srtkit_plugin_attention_aiter import warmup
     from srtkit_plugin_attention_aiter.vectorised import VecAttention
 
-    return warmup.built(PART, build, VecAttention)
+    return warmup.built(PART, build, refusal, VecAttention)
 
 
 @hookimpl

@@ -8,14 +8,14 @@ from typing import Any
 import triton  # type: ignore[import-untyped]
 from torch import Tensor
 
-from srtkit.spec.attention import AttentionBuild, AttentionPlan, LayerHandle, SlotMover, check_spec
+from srtkit.spec.attention import AttentionBuild, AttentionPlan, LayerHandle, SlotMover
 from srtkit.spec.errors import Unsupported
 from srtkit.spec.facts import Limits
 from srtkit_plugin_attention_aiter.backend import AiterAttention
 from srtkit_plugin_attention_aiter.library import Library
-from srtkit_plugin_attention_aiter.step import AiterPlan, Call, list_rest, prefill, table_shapes
+from srtkit_plugin_attention_aiter.step import AiterPlan, Call, prefill
 from srtkit_plugin_attention_aiter.table import PREFILL_BYTES, VEC_PAGE, VEC_PAGES, Routes
-from srtkit_plugin_attention_aiter.vec import PART, declared
+from srtkit_plugin_attention_aiter.vec import PART
 from srtkit_plugin_attention_aiter.vec_kernels import copy_kernel
 
 
@@ -26,29 +26,22 @@ class VecAttention(AiterAttention):
     features = frozenset()
     longest_query = 1
 
-    def __init__(self, build: AttentionBuild, library: Library, architecture: str) -> None:
-        reason = check_spec(PART, build.group.spec, declared())
-        if build.layout.name != "vec/1":
-            reason = reason or f"does not read the layout {build.layout.name}"
-        if not library.newer:
-            reason = reason or "reads prompts from vectorised pages with an aiter after 0.1.7 only"
-        routes = Routes("asm", "prefill", "prefill", "prefill")
-        super().__init__(build, library, reason, routes, VecMover())
+    def __init__(self, build: AttentionBuild, library: Library) -> None:
+        super().__init__(build, library, Routes("asm", "prefill", "prefill", "prefill"), VecMover())
         # The kernel has head_dim ** -0.5 built in. Of a scale that is that, a rounding is left.
         factor = self._spec.scale * self._spec.head_dim**0.5
         self._factor = 1.0 if math.isclose(factor, 1.0, rel_tol=1e-6) else factor
 
     def new_plan(self, limits: Limits) -> AiterPlan:
         """A buffer for the page table. Raises `OutOfMemory`."""
-        return AiterPlan(self._platform, limits, **table_shapes(limits.max_rows, limits.max_pages))
+        return AiterPlan(self._platform, limits.max_rows, pages=limits.max_pages)
 
-    def lay_out(self, plan: AiterPlan, width: int, keys: int) -> None:
+    def look_up(self, plan: AiterPlan, call: Call) -> None:
         """A table of pages for decode rows, a list for the others."""
-        plan.divide(self._routes, width)
-        if (call := plan.leading) is not None:
-            plan.tabulate(call)
-        if (call := plan.rest) is not None:
-            list_rest(call, keys, VEC_PAGE)
+        if call.kernel == "asm":
+            plan.tabulate_keys(call)
+        else:
+            plan.list_keys(call, VEC_PAGE)
 
     def store(self, plan: AttentionPlan, layer: LayerHandle, k: Tensor, v: Tensor) -> None:
         """Copy k and v to the step's slots, in one launch."""

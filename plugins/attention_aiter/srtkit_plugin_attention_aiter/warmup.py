@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from srtkit.spec.attention import AttentionBackend, AttentionBuild, Batch, GroupView, LayerHandle
-from srtkit.spec.errors import DeviceAbsent
+from srtkit.spec.errors import DeviceAbsent, Unsupported
 from srtkit.spec.facts import Limits
 from srtkit.spec.layers import DTYPES
 from srtkit_plugin_attention_aiter import INSTEAD, library
@@ -25,17 +25,23 @@ KINDS = ((1, 1), (1, 2), (0, 3))
 
 
 def built(
-    part: str, build: AttentionBuild, kind: Callable[[AttentionBuild, Library, str], AiterAttention]
+    part: str,
+    build: AttentionBuild,
+    refusal: Callable[..., str],
+    kind: Callable[[AttentionBuild, Library], AiterAttention],
 ) -> AttentionBackend:
     """A backend over the installed aiter; on a GPU it has attended once. `part` names it in errors.
 
-    Raises `Unsupported` for a spec it does not cover, `DeviceAbsent` without ROCm, aiter or a GPU of the table.
+    `refusal(build, architecture, newer=…)`: why it cannot, empty if it can. Raises `Unsupported` then, and
+    `DeviceAbsent` without ROCm, aiter or a GPU of the table.
     """
     found, device = library.find(part), build.platform.device(build.device_index)
     architecture = library.architecture(device)
     if architecture not in FP8:
         raise DeviceAbsent(part, f"this GPU is {architecture}, and the kernels are for {' and '.join(FP8)}", INSTEAD)
-    backend = kind(build, found, architecture)
+    if reason := refusal(build, architecture, newer=found.newer):
+        raise Unsupported(part, reason, INSTEAD)
+    backend = kind(build, found)
     if device.type == "cuda":
         warm_up(backend, build)
     return backend

@@ -49,7 +49,7 @@ def calls() -> list[Call]:
     library = recording(Double("gfx942", newer=False).library(), names, log, scratch=("workspace_buffer",))
 
     def build(given: AttentionBuild) -> AttentionBackend:
-        return MhaAttention(given, library, "gfx942")
+        return MhaAttention(given, library)
 
     with tempfile.TemporaryDirectory() as folder:
         target = load_target(Subject("attention", "aiter"), suite_for("attention"), Path(folder))

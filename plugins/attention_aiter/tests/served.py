@@ -45,14 +45,13 @@ def build(request: AttentionBuild) -> AttentionBackend:
 
     from plugins.attention_aiter.tests import double
     from plugins.attention_aiter.tests.conftest import stored
-    from srtkit_plugin_attention_aiter import mha, mla, step
+    from srtkit_plugin_attention_aiter import mha, mla
 
     double.HALVES = (*double.HALVES, torch.float32)
-    step.declared = lambda architecture: capabilities(MI300X)
     mha.store = mla.store = stored
     aiter = double.Double(MI300X.architecture, newer=False, log=deque(maxlen=0))
     kind = mha.MhaAttention if request.group.spec.mla is None else mla.MlaAttention
-    return kind(replace(request, options=NoOptions()), aiter.library(), MI300X.architecture)
+    return kind(replace(request, options=NoOptions()), aiter.library())
 
 
 @hookimpl

@@ -29,6 +29,7 @@ MI355 = pytest.mark.parametrize("double", ["gfx950 newer"], indirect=True)
 DECODE = {"rows": ((200, 1), (5, 1), (0, 1)), "leading": 3}
 MIXED = {"rows": ((200, 1), (5, 1), (40, 9), (0, 17)), "leading": 2}
 DRAFTS = {"rows": ((70, 4), (17, 4)), "leading": 2}
+TREE = {"tree": True}
 LATENT = {"mla": MlaDims(512, 64, 128, 128), "ratio": 3}
 
 
@@ -203,10 +204,11 @@ def test_pages_apart_are_refused(harness: Harness) -> None:
 
 @pytest.mark.full
 def test_what_the_host_gives_to_a_recorded_call_is_the_same_for_all_lengths(harness: Harness, double: Double) -> None:
-    """So that it may be replayed: numbers are equal and tensors stay where they are."""
-    for changes in ({}, {"window": 24}, LATENT):
-        cases = [case_of(harness, ((200, 1), (30, 1)), leading=2, **changes)]
-        cases.append(case_of(harness, ((3, 1), (0, 1)), leading=2, **changes))
+    """So that it may be replayed: numbers are equal and tensors stay where they are, but those of the layer."""
+    own = {"q", "query", "out", "o", "q_extend", "k_extend", "v_extend", "o_extend"}
+    for changes in ({}, {"window": 24}, LATENT, TREE, TREE | {"window": 6}, TREE | LATENT):
+        n = 4 if "tree" in changes else 1
+        cases = [case_of(harness, rows, leading=2, **changes) for rows in (((200, n), (30, n)), ((3, n), (0, n)))]
         rig = harness.rig(*cases)
         recorded = Recorded(rig, cases[0], graph=False)
         seen = []
@@ -214,7 +216,6 @@ def test_what_the_host_gives_to_a_recorded_call_is_the_same_for_all_lengths(harn
             del double.log[:]
             recorded.run(step, Margins())
             _, given = double.log[-1]
-            own = {"q", "query", "out", "o"} if changes != LATENT else {"q", "query", "o"}
             seen.append(
                 {k: v.data_ptr() if isinstance(v, torch.Tensor) else v for k, v in given.items() if k not in own}
             )
@@ -228,6 +229,24 @@ def test_replays_follow_lengths_and_trees(harness: Harness, double: Double) -> N
         replay(harness, double, *({"rows": rows, "leading": 3, **changes} for rows in (longest, shorter)))
     for changes in ({}, {"window": 6}, LATENT):
         replay(harness, double, *({"rows": ((n, 4), (9, 4)), "leading": 2, "tree": True, **changes} for n in (60, 2)))
+
+
+@pytest.mark.parametrize(
+    "changes", [MIXED, DRAFTS | TREE, DRAFTS | TREE | {"window": 6}, DRAFTS | LATENT | TREE], ids=str
+)
+def test_where_keys_stand_is_looked_up_once_a_step(
+    harness: Harness, double: Double, monkeypatch: pytest.MonkeyPatch, changes: Any
+) -> None:
+    """In fill, for all layers."""
+    from srtkit_plugin_attention_aiter import indices
+
+    case = case_of(harness, **changes)
+    step = Step(harness.rig(case), case)
+    step.fill()
+    for kernel in ("list_kernel", "table_kernel", "drafts_kernel", "mask_kernel"):
+        monkeypatch.setattr(indices, kernel, None)
+    step.store()
+    step.attend().check(Margins())
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ Plant = Callable[[Any], Any]
 """From what stands there to what is planted."""
 SHORTER = {"rows": ((3, 1), (80, 1), (0, 1)), "leading": 3}
 TREE = DRAFTS | {"tree": True}
+SHORTER_TREE = TREE | {"rows": ((30, 4), (9, 4))}
 
 
 @dataclass(frozen=True)
@@ -156,12 +157,15 @@ MUTANTS = {
         ("step.tabulate",), _first_only, DECODE | {"window": 24}, SHORTER | {"window": 24}
     ),
     "nothing in advance": Mutant(("backend.AiterAdvance.advance",), never(), DECODE, advance=True),
-    "the rest's queries counted from the step's first": Mutant(
-        ("step.torch.sub",), lambda f: lambda x, y, out: out.copy_(x), MIXED
-    ),
+    "the rest's queries counted from the step's first": Mutant(("step.torch.sub",), lambda f: lambda x, y: x, MIXED),
     "all drafts see the first four": Mutant(("step.draft_masks",), _seen_by_all, TREE),
-    "all drafts see the first four, as rows": Mutant(("mha.tabulate_drafts",), _seen_by_all, TREE | {"sinks": True}),
-    "windows of drafts by place": Mutant(("mha.tabulate_drafts",), given(window=0), TREE | {"window": 6, "page": 1}),
+    "all drafts see the first four, as rows": Mutant(("step.tabulate_drafts",), _seen_by_all, TREE | {"sinks": True}),
+    "masks of the first fill": Mutant(("step.draft_masks",), _first_only, TREE, SHORTER_TREE),
+    "slots before drafts of the first fill": Mutant(("step.list_units",), _first_only, TREE, SHORTER_TREE),
+    "slots of drafts of the first fill": Mutant(
+        ("step.tabulate_drafts",), _first_only, TREE | {"window": 6}, SHORTER_TREE | {"window": 6}
+    ),
+    "windows of drafts by place": Mutant(("step.tabulate_drafts",), given(window=0), TREE | {"window": 6, "page": 1}),
     "drafts are a chain": Mutant(("mha.routes",), lambda routes: lambda spec: _routes(tree="unified"), TREE),
     "32-bit slots for the extend kernel": Mutant(
         ("step.torch.empty",), lambda f: lambda *a, **k: f(*a, **k | {"dtype": _narrow(k)}), TREE
@@ -169,7 +173,7 @@ MUTANTS = {
     "the stored part with this step's own": Mutant(("step.list_units",), given(stored=False), TREE),
     "latent heads as they are": Mutant(("mla.heads_padded",), lambda f: lambda heads: heads, DECODE | LATENT),
     "longer latent queries than there are kernels for": Mutant(
-        ("mla.MLA_QUERIES",), lambda n: 32, {"rows": ((40, 6),), "leading": 1, **LATENT}
+        ("table.MLA_QUERIES", "mla.MLA_QUERIES"), lambda n: 32, {"rows": ((40, 6),), "leading": 1, **LATENT}
     ),
     "latents by pages": Mutant(("step.list_units",), given(unit=16), DECODE | LATENT),
     "work of the first fill": Mutant(("mla.MlaAttention._plan_work",), once, DECODE | LATENT, SHORTER | LATENT),

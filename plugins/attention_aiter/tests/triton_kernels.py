@@ -91,7 +91,7 @@ def changed(right: Harness, function: str, argument: str, change: Callable[[Any]
 def _over(library: Library, target: Target) -> Harness:
     def build(given: AttentionBuild) -> AttentionBackend:
         kind = MhaAttention if given.group.spec.mla is None else MlaAttention
-        return kind(given, library, target.facts.architecture)
+        return kind(given, library)
 
     return Harness(replace(target, descriptor=replace(target.descriptor, build=build)))
 

@@ -197,9 +197,14 @@ class TritonAttention(AttentionBackend):
             blocks, cut = call.tokens // block_q + call.rows, 1
         assert (call.layer.sinks is not None) == spec.sinks, "the layer came without its sinks"
         prefixes, shared = call.plan.prefixes if call.q_len == 1 else None, self._shared
-        own_lse, skip = (shared.own_lse, prefixes.skip) if prefixes and shared else (None, None)
         bits = None if call.tree is None else call.tree.bits.contiguous()
         q, out, parts = call.q, call.out, (self._part_out, self._part_lse)
+        prefix: tuple[Tensor | None, ...] = (None,) * 5
+        limit: dict[str, int] = {}
+        if prefixes and shared:
+            prefix = shared.attend(prefixes, call.layer, view, q)
+            if tile.registers and cut == 1 and spec.dtype != "float32":
+                limit = {"maxnreg": tile.registers}
         step = {
             "WINDOW": spec.window,
             "CAUSAL": spec.causal,
@@ -209,11 +214,11 @@ class TritonAttention(AttentionBackend):
             "TILE": tile.tile,
             "SEGMENTS": cut,
             "MIXED": call.mixed,
-            "PREFIX": skip is not None,
+            "PREFIX": shared.tile.tile if prefixes and shared else 0,
         }
         constants = sizes(spec)
         attend_kernel[(blocks * (spec.q_heads // self._group), cut)](
-            *(q, *planes_of(call.layer), out, call.lse, *parts, own_lse, skip, call.layer.sinks),
+            *(q, *planes_of(call.layer), out, call.lse, *parts, *prefix, call.layer.sinks),
             *(*scales_of(call.layer), bits, batch.positions, batch.cu_q, batch.context, view.page_table),
             *(scale_of(spec), spec.soft_cap, call.first_row, call.rows, call.q_len, view.page_table.stride(0)),
             *(q.stride(0), q.stride(1), out.stride(0), out.stride(1), *strides(call.layer)),
@@ -223,6 +228,7 @@ class TritonAttention(AttentionBackend):
             UNIFORM=call.q_len > 0,
             num_warps=tile.warps,
             num_stages=tile.stages,
+            **limit,
             **constants,
             **steps(call.layer),
             **step,
@@ -230,7 +236,7 @@ class TritonAttention(AttentionBackend):
         )
         if cut > 1:
             merge_kernel[(call.tokens, spec.q_heads)](
-                *(out, call.lse, *parts, own_lse, skip, batch.cu_q, batch.context),
+                *(out, call.lse, *parts, *prefix, batch.cu_q, batch.context),
                 *(call.first_row, call.q_len, out.stride(0), out.stride(1)),
                 CHUNK=min(MERGE_CHUNK, cut),
                 num_warps=4,
@@ -238,8 +244,6 @@ class TritonAttention(AttentionBackend):
                 **step,
                 **self._early,
             )
-        if prefixes and shared:
-            shared.join(prefixes, call.layer, view, q, out, call.lse)
 
 
 class RotatingStore(RotatedStore):

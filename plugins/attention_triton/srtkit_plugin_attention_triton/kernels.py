@@ -101,13 +101,18 @@ def _started(sinks, head, valid, segment, BLOCK_M: tl.constexpr, SINKS: tl.const
 
 
 @triton.jit
-def _finished(acc, total, largest, v_scales, kv_head, V_STEP: tl.constexpr):
-    """The output, and its log-sum of base 2; zeros and -inf if nothing was seen."""
-    total = tl.where(total > 0, total, 1.0)
-    acc = acc / total[:, None]
+def _scaled(acc, v_scales, kv_head, V_STEP: tl.constexpr):
+    """Sums of values as they are stored become sums of values."""
     if v_scales is not None:
         acc = acc * tl.load(v_scales + kv_head * V_STEP)
-    return acc, largest + tl.log2(total)
+    return acc
+
+
+@triton.jit
+def _finished(acc, total, largest):
+    """The output, and its log-sum of base 2; zeros and -inf if nothing was seen."""
+    total = tl.where(total > 0, total, 1.0)
+    return acc / total[:, None], largest + tl.log2(total)
 
 
 @triton.jit
@@ -213,12 +218,39 @@ def _own_work(
     return row, query, group
 
 
+@triton.jit
+def _in_prefix(header, member_of, row, skip, head, HEADS: tl.constexpr, TILE: tl.constexpr):
+    """What prefix_kernel gave for heads of a row that shares `skip` > 0 keys: the numbers of the first parts, and how
+    many there are. Fewer of its tiles, of TILE keys, than parts: the last ones were never written."""
+    parts = tl.load(header + 1)
+    tiles = tl.cdiv(skip, TILE)
+    at = (tl.load(member_of + row) * HEADS + head) * parts  # some 500 members x parts, or as many as rows: 31 bits do
+    return at, tl.cdiv(tiles, tl.cdiv(tiles, parts))
+
+
+@triton.jit
+def _joined(
+    prefix_out, prefix_lse, at, parts, valid, largest, total, acc, V_HEAD: tl.constexpr, V_PAD: tl.constexpr
+):  # fmt: skip
+    """`parts` results of each query vector, from number `at` on, join its running maximum, sum and output."""
+    dv = tl.arange(0, V_PAD)
+    there = valid[:, None] & (dv < V_HEAD)[None, :]
+    for part in tl.range(0, parts, num_stages=1):
+        sums = tl.load(prefix_lse + at + part, mask=valid, other=0.0)
+        values = tl.load(prefix_out + (at + part)[:, None] * V_HEAD + dv[None, :], mask=there, other=0.0)
+        new_largest = tl.maximum(largest, sums)
+        share, keep = tl.exp2(sums - new_largest), tl.exp2(largest - new_largest)
+        total = total * keep + share
+        acc = acc * keep[:, None] + values * share[:, None]
+        largest = new_largest
+    return largest, total, acc
+
+
 @triton.jit(do_not_specialize=["first_row", "rows", "q_len", "table_stride"])
 def attend_kernel(
-    q, k, v, out, lse, part_out, part_lse, own_lse, skip_of, sinks, k_scales, v_scales,
-    tree, positions, cu_q, context_of, table,
-    scale, soft_cap, first_row, rows, q_len, table_stride,
-    q_token, q_head, out_token, out_head, k_page, k_token, k_head, v_page, v_token, v_head,
+    q, k, v, out, lse, part_out, part_lse, prefix_out, prefix_lse, header, skip_of, member_of,
+    sinks, k_scales, v_scales, tree, positions, cu_q, context_of, table, scale, soft_cap, first_row, rows, q_len,
+    table_stride, q_token, q_head, out_token, out_head, k_page, k_token, k_head, v_page, v_token, v_head,
     HEADS: tl.constexpr, GROUP: tl.constexpr, SPLIT: tl.constexpr, HEAD: tl.constexpr, V_HEAD: tl.constexpr,
     HEAD_PAD: tl.constexpr, V_PAD: tl.constexpr, PAGE: tl.constexpr, LATENT: tl.constexpr,
     K_STEP: tl.constexpr, V_STEP: tl.constexpr, TREE_WORDS: tl.constexpr,
@@ -233,7 +265,7 @@ def attend_kernel(
     UNIFORM: every row has `q_len` queries. MIXED: rows of one query are for such a launch, others for one that is not.
     With one segment results go to out and lse; else to part_out [query, head, segment, V_HEAD] and part_lse, base 2,
     [query, head, segment], queries numbered as if all rows had `q_len`.
-    PREFIX: the first skip_of[row] keys are prefix_kernel's; sums of the others go to own_lse [row, head], base 2.
+    PREFIX, its tile: prefix_kernel had the first skip_of[row] keys; what it gave joins here, or in merge_kernel.
     TREE_WORDS: `tree` [token, TREE_WORDS] has a bit for each draft of the row that the token sees.
     """
     await_previous(EARLY)
@@ -266,8 +298,7 @@ def attend_kernel(
     token = (begin + query + within).to(tl.int64)
     head = group * GROUP + m % GROUP
     position = context - n_query + query + within
-    d = tl.arange(0, HEAD_PAD)
-    dv = tl.arange(0, V_PAD)
+    d, dv = tl.arange(0, HEAD_PAD), tl.arange(0, V_PAD)
     q_at = q + token[:, None] * q_token + head[:, None] * q_head
     q_tile, latent_q = _queries(q_at, valid, d, dv, HEAD, V_HEAD, LATENT)
     if k_scales is not None:
@@ -297,15 +328,18 @@ def attend_kernel(
             q_tile, latent_q, k_tile, v_tile, see, scale, soft_cap, largest, total, acc, LATENT, SOFT_CAP
         )
 
-    acc, sums = _finished(acc, total, largest, v_scales, kv_head, V_STEP)
+    acc = _scaled(acc, v_scales, kv_head, V_STEP)
+    if PREFIX and SEGMENTS == 1:  # noqa: SIM102 - one is known when compiling
+        if skip > 0:
+            at, parts = _in_prefix(header, member_of, row, skip, group * GROUP + m, HEADS, PREFIX)
+            largest, total, acc = _joined(prefix_out, prefix_lse, at, parts, valid, largest, total, acc, V_HEAD, V_PAD)
+    acc, sums = _finished(acc, total, largest)
     out_mask = valid[:, None] & (dv < V_HEAD)[None, :]
     if SEGMENTS == 1:
         out_at = out + token[:, None] * out_token + head[:, None] * out_head + dv[None, :]
         tl.store(out_at, acc.to(out.dtype.element_ty), mask=out_mask)
         if LSE:
             tl.store(lse + token * HEADS + head, sums * LN_2, mask=valid)
-        if PREFIX:  # one query a row: the index by token and head, which is the same, costs registers
-            tl.store(own_lse + row * HEADS + group * GROUP + m, sums, mask=valid)
     else:
         place = token - tl.load(cu_q + first_row)
         if MIXED:
@@ -375,34 +409,46 @@ def prefix_kernel(
 
         part = (member.to(tl.int64) * HEADS + head) * parts + item % parts
         valid = valid & (first < last)  # fewer tiles than parts: the last ones are never read
-        acc, sums = _finished(acc, total, largest, v_scales, kv_head, V_STEP)
+        acc, sums = _finished(_scaled(acc, v_scales, kv_head, V_STEP), total, largest)
         there = valid[:, None] & (dv < V_HEAD)[None, :]
         tl.store(part_out + part[:, None] * V_HEAD + dv[None, :], acc, mask=there)
         tl.store(part_lse + part, sums, mask=valid)
 
 
 @triton.jit
-def _weighed(part_out, part_lse, at, parts, largest, V_HEAD: tl.constexpr, V_PAD: tl.constexpr, CHUNK: tl.constexpr):
-    """The sum of `parts` outputs from number `at` on, each with its share."""
+def _merged(
+    part_out, part_lse, at, parts, largest, total, acc,
+    V_HEAD: tl.constexpr, V_PAD: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """`parts` results of one query head, from number `at` on, join its running maximum, sum and output [V_PAD]."""
     dv = tl.arange(0, V_PAD)
-    acc = tl.zeros([V_PAD], tl.float32)
     for start in tl.range(0, parts, CHUNK):
         s = start + tl.arange(0, CHUNK)
         there = s < parts
-        share = tl.exp2(tl.load(part_lse + at + s, mask=there, other=float("-inf")) - largest)
+        sums = tl.load(part_lse + at + s, mask=there, other=float("-inf"))
         part = part_out + (at + s)[:, None] * V_HEAD + dv[None, :]
-        acc += tl.sum(tl.load(part, mask=there[:, None] & (dv < V_HEAD)[None, :], other=0.0) * share[:, None], 0)
-    return acc
+        values = tl.load(part, mask=there[:, None] & (dv < V_HEAD)[None, :], other=0.0)
+        new_largest = tl.maximum(largest, tl.max(sums, 0))
+        base = tl.where(new_largest == float("-inf"), 0.0, new_largest)  # parts in which the query saw nothing
+        share, keep = tl.exp2(sums - base), tl.exp2(largest - base)
+        total = total * keep + tl.sum(share, 0)
+        acc = acc * keep + tl.sum(values * share[:, None], 0)
+        largest = new_largest
+    return largest, total, acc
 
 
 @triton.jit(do_not_specialize=["first_row", "q_len"])
 def merge_kernel(
-    out, lse, part_out, part_lse, own_lse, skip_of, cu_q, context_of, first_row, q_len, out_token, out_head,
+    out, lse, part_out, part_lse, prefix_out, prefix_lse, header, skip_of, member_of, cu_q, context_of,
+    first_row, q_len, out_token, out_head,
     HEADS: tl.constexpr, V_HEAD: tl.constexpr, V_PAD: tl.constexpr, WINDOW: tl.constexpr, CAUSAL: tl.constexpr,
     LSE: tl.constexpr, TREE_WORDS: tl.constexpr, BLOCK_Q: tl.constexpr, TILE: tl.constexpr, SEGMENTS: tl.constexpr,
     MIXED: tl.constexpr, PREFIX: tl.constexpr, CHUNK: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Grid (queries, heads) of rows with `q_len` queries: the parts that attend_kernel wrote become out and lse."""
+    """Grid (queries, heads) of rows with `q_len` queries: the parts that attend_kernel wrote become out and lse.
+
+    PREFIX: and with them what prefix_kernel gave, see attend_kernel.
+    """
     await_previous(EARLY)
     index, head = tl.program_id(0), tl.program_id(1)
     row = first_row + index // q_len
@@ -413,52 +459,24 @@ def merge_kernel(
     query = index % q_len // BLOCK_Q * BLOCK_Q
     context = tl.load(context_of + row)
     if PREFIX:
-        context -= tl.load(skip_of + row)
+        skip = tl.load(skip_of + row)
+        context -= skip
     _, _, first, last = _span(context, q_len, query, TILE, BLOCK_Q, WINDOW, CAUSAL, TREE_WORDS > 0)
     each = tl.cdiv(last - first, SEGMENTS)
     parts = tl.cdiv(last - first, each)  # the others wrote nothing
 
-    at = (index.to(tl.int64) * HEADS + head) * SEGMENTS
-    every = tl.arange(0, SEGMENTS)
-    sums = tl.load(part_lse + at + every, mask=every < parts, other=float("-inf"))
-    largest = tl.max(sums, 0)
-    total = tl.sum(tl.exp2(sums - largest), 0)
-    acc = _weighed(part_out, part_lse, at, parts, largest, V_HEAD, V_PAD, CHUNK)
     dv = tl.arange(0, V_PAD)
+    at = (index.to(tl.int64) * HEADS + head) * SEGMENTS
+    largest, total = tl.full([], float("-inf"), tl.float32), tl.full([], 0.0, tl.float32)
+    acc = tl.zeros([V_PAD], tl.float32)
+    largest, total, acc = _merged(part_out, part_lse, at, parts, largest, total, acc, V_HEAD, V_PAD, CHUNK)
+    if PREFIX:  # noqa: SIM102 - one is known when compiling
+        if skip > 0:
+            first_part, shared = _in_prefix(header, member_of, row, skip, head, HEADS, PREFIX)
+            largest, total, acc = _merged(
+                prefix_out, prefix_lse, first_part, shared, largest, total, acc, V_HEAD, V_PAD, CHUNK
+            )
     token = (begin + index % q_len).to(tl.int64)
     tl.store(out + token * out_token + head * out_head + dv, (acc / total).to(out.dtype.element_ty), mask=dv < V_HEAD)
     if LSE:
         tl.store(lse + token * HEADS + head, (largest + tl.log2(total)) * LN_2)
-    if PREFIX:
-        tl.store(own_lse + row * HEADS + head, largest + tl.log2(total))
-
-
-@triton.jit
-def join_kernel(
-    out, lse, own_lse, part_out, part_lse, header, rows, skip_of, out_token, out_head,
-    HEADS: tl.constexpr, V_HEAD: tl.constexpr, V_PAD: tl.constexpr, LSE: tl.constexpr,
-    TILE: tl.constexpr, MAX_PARTS: tl.constexpr, CHUNK: tl.constexpr, EARLY: tl.constexpr,
-):  # fmt: skip
-    """Any grid: what prefix_kernel gave for the members of a PrefixTable joins what they have in out, in its dtype."""
-    await_previous(EARLY)
-    parts = tl.load(header + 1)
-    work = tl.load(header + 2) * HEADS
-    every = tl.arange(0, MAX_PARTS)
-    dv = tl.arange(0, V_PAD)
-    for item in tl.range(tl.program_id(0), work, tl.num_programs(0)):
-        member, head = item // HEADS, item % HEADS
-        row = tl.load(rows + member).to(tl.int64)
-        tiles = tl.cdiv(tl.load(skip_of + row), TILE)
-        written = tl.cdiv(tiles, tl.cdiv(tiles, parts))
-        at = (member * HEADS + head) * parts  # some 500 members x parts, or as many as there are rows: 31 bits do
-        sums = tl.load(part_lse + at + every, mask=every < written, other=float("-inf"))
-        own = tl.load(own_lse + row * HEADS + head)
-        largest = tl.maximum(own, tl.max(sums, 0))
-        share = tl.exp2(own - largest)
-        total = share + tl.sum(tl.exp2(sums - largest), 0)
-        out_at = out + row * out_token + head * out_head + dv
-        acc = tl.load(out_at, mask=dv < V_HEAD, other=0.0).to(tl.float32) * share
-        acc += _weighed(part_out, part_lse, at, written, largest, V_HEAD, V_PAD, CHUNK)
-        tl.store(out_at, (acc / total).to(out.dtype.element_ty), mask=dv < V_HEAD)
-        if LSE:
-            tl.store(lse + row * HEADS + head, (largest + tl.log2(total)) * LN_2)

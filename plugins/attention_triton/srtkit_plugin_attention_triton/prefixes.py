@@ -80,8 +80,9 @@ def _alike(pages: Ints, rows: Ints, column: int) -> bool:
 
 class PrefixTable:
     """The groups of a step on the device, all int32. `header` [HEADER_WORDS]; `blocks` [most, BLOCK_WORDS], each of at
-    most `block` rows of one group; `rows` [rows + 1], the members, group after group; `skip` [rows + 1], of every row
-    of the step the tokens that a block has. A row for padding may stand beside those of the limits.
+    most `block` rows of one group; `rows` [rows + 1], the members, group after group; `skip` and `member` [rows + 1],
+    of every row of the step the tokens that a block has, and, where there are any, its number among the members. A row
+    for padding may stand beside those of the limits.
 
     `programs` are as many blocks as keep the device busy: keys of fewer are cut into parts.
     """
@@ -89,13 +90,13 @@ class PrefixTable:
     def __init__(self, platform: Platform, limits: Limits, block: int, programs: int) -> None:
         self._block, self._programs = block, programs
         self._most = -(-limits.max_rows // block) + MAX_GROUPS
-        words = HEADER_WORDS + self._most * BLOCK_WORDS + 2 * (limits.max_rows + 1)
+        words = HEADER_WORDS + self._most * BLOCK_WORDS + 3 * (limits.max_rows + 1)
         self._device = platform.allocate("workspace", (words,), torch.int32)
         self._host = [platform.host_buffer((words,), torch.int32) for _ in range(limits.depth + 1)]
         self._turn = 0
         self._seen: Ints = np.empty(0, np.int32)
         self._members: tuple[Ints, Ints, Ints] = (self._seen,) * 3  # rows, the last page they share: its place, its id
-        self.header, self.blocks, self.rows, self.skip = self._cut(self._device)
+        self.header, self.blocks, self.rows, self.skip, self.member = self._cut(self._device)
         self._device.zero_()
 
     def update(self, pages: Ints, page_tokens: int, worth: int) -> None:
@@ -115,7 +116,7 @@ class PrefixTable:
             return
         host = self._host[self._turn]
         self._turn = (self._turn + 1) % len(self._host)
-        header, blocks, rows, skip = (part.numpy() for part in self._cut(host))
+        header, blocks, rows, skip, member = (part.numpy() for part in self._cut(host))
         host.zero_()
         number = place = 0
         for group in groups:
@@ -126,6 +127,7 @@ class PrefixTable:
                 number += 1
             place += n
         header[:], rows[:place] = (number, self._parts(number), place), members
+        member[members] = np.arange(place)
         self._device.copy_(host, non_blocking=True)
 
     @staticmethod
@@ -143,7 +145,7 @@ class PrefixTable:
         wanted = max(1, min(MAX_PARTS, self._programs // max(1, blocks)))
         return 1 << (wanted.bit_length() - 1)
 
-    def _cut(self, words: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _cut(self, words: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         end = HEADER_WORDS + self._most * BLOCK_WORDS
-        rows, skip = words[end:].chunk(2)
-        return words[:HEADER_WORDS], words[HEADER_WORDS:end].view(-1, BLOCK_WORDS), rows, skip
+        rows, skip, member = words[end:].chunk(3)
+        return words[:HEADER_WORDS], words[HEADER_WORDS:end].view(-1, BLOCK_WORDS), rows, skip, member

@@ -2,6 +2,8 @@
 
 `block_m`: query vectors of a program, its query heads of one KV head beside each other. `tile`: keys of a turn.
 `waves`: programs for each multiprocessor that cutting rows into parts aims at. `wide`: warps from 64 query vectors on.
+`registers`: a thread's at most in a program of 16-bit queries that joins what rows share, 0 for any. Left alone, the
+compiler takes more for code that few rows run, and then fewer programs are under way for all.
 """
 
 from __future__ import annotations
@@ -26,14 +28,16 @@ class Tile:
     stages: int
     waves: int = 4
     wide: int = 4
+    registers: int = 0
 
 
 # By architecture, kind, and bytes of a key, in the dtype of the computation, up to which the line holds: the first that
 # fits. Lines of more than 512 bytes are for latent layers.
 _TABLE: tuple[tuple[str, Kind, int, Tile], ...] = (
     ("sm90", "few", 256, Tile(16, 64, 4, 2, waves=2)),
-    ("sm90", "decode", 256, Tile(16, 32, 2, 2)),
-    ("sm90", "decode", 512, Tile(16, 32, 4, 2)),
+    ("sm90", "decode", 128, Tile(16, 32, 2, 2, waves=8, registers=72)),
+    ("sm90", "decode", 256, Tile(16, 32, 2, 2, waves=8, registers=112)),
+    ("sm90", "decode", 512, Tile(16, 32, 4, 2, registers=128)),
     ("sm90", "extend", 256, Tile(64, 64, 4, 2)),
     ("sm90", "extend", 512, Tile(64, 32, 4, 2)),
     ("sm90", "few", 512, Tile(16, 32, 4, 2)),

@@ -43,7 +43,7 @@ TYPES = {
 }
 LAUNCHED = (
     (backend, ("attend_kernel", "merge_kernel")),
-    (shared, ("prefix_kernel", "join_kernel")),
+    (shared, ("prefix_kernel",)),
     (slots, ("store_kernel", "store_rotated_kernel", "move_kernel")),
 )
 
@@ -76,8 +76,9 @@ class Compiler:
     def __getitem__(self, grid: Any) -> Any:
         return self._launch
 
-    def _launch(self, *given: Any, num_warps: int = 4, num_stages: int = 3, **constants: Any) -> None:
+    def _launch(self, *given: Any, **constants: Any) -> None:
         constants.pop("launch_pdl", None)  # of the launch, not of the program
+        options = {name: constants.pop(name) for name in ("num_warps", "num_stages", "maxnreg") if name in constants}
         names = self.kernel.arg_names
         arguments = dict(zip(names, given, strict=False)) | constants
         signature, values, aligned = {}, {}, {}
@@ -93,10 +94,9 @@ class Compiler:
                 signature[name] = "fp32" if isinstance(value, float) else "i32"
                 if name not in free and isinstance(value, int) and value % 16 == 0:
                     aligned[(place,)] = [["tt.divisibility", 16]]
-        key = (self.kernel.__name__, *signature.values(), *values.values(), num_warps, num_stages)
+        key = (self.kernel.__name__, *signature.values(), *values.values(), *options.values())
         if key not in self.found:
             source = ASTSource(self.kernel, signature, values, aligned)
-            options = {"num_warps": num_warps, "num_stages": num_stages}
             self.found[key] = triton.compile(source, target=self.target, options=options)
 
 
@@ -111,10 +111,11 @@ def steps(harness: Harness, fp8: str) -> Iterator[tuple[str, Case]]:
         "latent 128": {"ratio": 128, "mla": latent},
     }
     for layer, shape in layers.items():
-        rows = 17 if layer in ("plain", "wide", "sinks") else 140
+        rows, many = (17, 140) if layer in ("plain", "wide", "sinks") else (140, 270)  # that are cut and that are not
         kinds: dict[str, dict[str, Any]] = {
             "few": {"rows": rows_of((3000, 1)), "leading": 1},
             "decode": {"rows": rows_of((3000, 1), *[(2, 1)] * (rows - 1)), "leading": rows},
+            "many": {"rows": rows_of((3000, 1), *[(2, 1)] * (many - 1)), "leading": many},
             "tree": {"rows": rows_of((900, 40), (5, 40)), "leading": 2, "tree": True},
             "any": {"rows": rows_of((900, 1), (5, 1), (0, 40), (3, 70))},
         }

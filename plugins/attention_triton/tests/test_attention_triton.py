@@ -258,6 +258,23 @@ def test_shared_pages_of_any_size(
     assert skipped(step).tolist() == [pages * page] * 4
 
 
+@pytest.mark.parametrize(("kv_heads", "segments", "leading"), [(1, 4, 0), (4, 1, 5)])
+def test_what_is_shared_joins_rows_that_are_cut_and_rows_that_are_not(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, kv_heads: int, segments: int, leading: int
+) -> None:
+    """Beside a row that shares nothing, and in steps of any rows, too. Sinks count once."""
+    launches: list[Any] = []
+    monkeypatch.setattr(backend, "attend_kernel", Recorder(backend.attend_kernel, launches))
+    monkeypatch.setattr(shared, "WORTH", 1)
+    rows = rows_of((41, 1), (37, 1, 0, 2), (60, 1, 0, 2), (90, 1), (33, 1, 0, 2))
+    case = harness.case(rows, leading=leading, kv_heads=kv_heads, ratio=3, page=16, dtype="float32", sinks=True)
+    step = Step(harness.rig(case), case)
+    step.run().check(Margins())
+    assert skipped(step).tolist() == [32, 32, 32, 0, 32]
+    if harness.device.type == "cpu":
+        assert launches[0][2]["SEGMENTS"] == segments
+
+
 def skipped(step: Step) -> torch.Tensor:
     """Of each row of the step the tokens that it shares."""
     assert isinstance(step.plan, backend.TritonPlan) and step.plan.prefixes is not None

@@ -233,6 +233,9 @@ class Decoder(nn.Module, Model):
         for owner in self._owners().values():
             if isinstance(owner, Linear | Head | OffsetNorm):
                 owner.pack()
+        for layer in self.layers:
+            if isinstance(layer.mlp, Experts):
+                layer.mlp.pack()
         for mixer in self._recurrent().values():
             mixer.pack()
 

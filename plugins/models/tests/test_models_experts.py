@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -11,10 +12,12 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from srtkit.engine.ops import Binder
+from srtkit.spec.errors import EngineError
 from srtkit.spec.facts import DeviceFacts, Shard
 from srtkit.spec.models import ModelBuild, PlanRequest
+from srtkit.spec.ops import OpBinder
 from srtkit_plugin_models.config import ExpertsConfig
-from srtkit_plugin_models.experts import TOKENS, Experts, groups_without_host, route
+from srtkit_plugin_models.experts import TOKENS, Experts, TorchExperts, groups_without_host, route
 from srtkit_plugin_models.plan import plan
 
 HIDDEN, CONFIG = 16, ExpertsConfig(count=5, per_token=2, size=24, renormalised=True)
@@ -28,21 +31,70 @@ TINY = {
     "num_key_value_heads": 2,
     "num_local_experts": CONFIG.count,
 }
-Multiply = Callable[[Experts, Tensor, Tensor], Tensor]
-WAYS: dict[str, Multiply] = {"by group": Experts.by_group, "by all": Experts.by_all}
+Multiply = Callable[[TorchExperts, Tensor, Tensor], Tensor]
+WAYS: dict[str, Multiply] = {"by group": TorchExperts.by_group, "by all": TorchExperts.by_all}
 
 
-def made(dtype: str = "float32") -> Experts:
-    """With random weights."""
+def layer(dtype: str = "float32", ops: OpBinder | None = None) -> Experts:
+    """With random weights, not packed yet."""
     torch.manual_seed(0)
-    cpu = DeviceFacts("cpu", "this one", "x86_64")
-    build = ModelBuild(
-        plan(PlanRequest(TINY, dtype, "auto")), TINY, torch.device("cpu"), Binder((), cpu), Shard(), max_tokens=8
-    )
+    binder = ops or Binder((), DeviceFacts("cpu", "this one", "x86_64"))
+    build = ModelBuild(plan(PlanRequest(TINY, dtype, "auto")), TINY, torch.device("cpu"), binder, Shard(), max_tokens=8)
     experts = Experts(build, HIDDEN, CONFIG)
-    for tensor in (experts.gate_up, experts.down):
+    for tensor in experts.parameters().values():
         tensor.normal_()
     return experts
+
+
+def made(dtype: str = "float32") -> TorchExperts:
+    """The operator, with its weights."""
+    experts = layer(dtype)
+    experts.pack()
+    assert isinstance(experts.op, TorchExperts)
+    return experts.op
+
+
+class Own(TorchExperts):
+    """As a provider that keeps its own form of the weights, and takes numbers of 32 bits."""
+
+    def pack(self, gate_up: Tensor, down: Tensor) -> bool:
+        super().pack(gate_up.clone(), down.clone())
+        return False
+
+    def __call__(self, x: Tensor, weights: Tensor, experts: Tensor) -> Tensor:
+        return super().__call__(x, weights, experts.int())
+
+
+class Provided(Binder):
+    """Where a provider has "experts", of the sizes that are asked for."""
+
+    asked: dict[str, int]
+
+    def op_or(self, reference: Any, name: str, dtype: str, **sizes: int) -> Any:
+        if name != "experts":
+            return super().op_or(reference, name, dtype, **sizes)
+        self.asked = sizes
+        return Own(self.op("silu_mul", dtype, hidden=sizes["size"]))
+
+
+def test_weights_are_dropped_where_a_provider_has_its_own_form_and_loaded_again() -> None:
+    ops = Provided((), DeviceFacts("cpu", "this one", "x86_64"))
+    ours, theirs, x = layer(), layer(ops=ops), torch.randn(3, HIDDEN)
+    assert ops.asked == {"experts": 5, "per_token": 2, "hidden": HIDDEN, "size": 24}
+    with torch.no_grad():
+        for one in (ours, theirs):
+            one.gate.weight.copy_(torch.randn(5, HIDDEN, generator=torch.Generator().manual_seed(1)))
+            one.gate.pack()
+            one.pack()
+    assert theirs.weights is None
+    assert ours.weights is not None
+    torch.testing.assert_close(theirs(x), ours(x))
+    with pytest.raises(EngineError, match="packed twice"):
+        theirs.pack()
+    for tensor in theirs.parameters().values():
+        tensor.zero_()
+    theirs.pack()
+    assert not theirs(x).any()
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -26,6 +26,9 @@ FUNCTIONS = {
     "rmsnorm2d_fwd_with_add": "aiter.ops.rmsnorm",
     "silu_and_mul": "aiter.ops.activation",
     "rope_cached_positions_2c_fwd_inplace": "aiter.ops.rope",
+    "topk_softmax": "aiter.ops.moe_op",
+    "shuffle_weight": "aiter.ops.shuffle",
+    "fused_moe": "aiter.fused_moe",
 }
 """What is called, and where aiter defines it."""
 
@@ -39,6 +42,9 @@ class Library:
     rmsnorm2d_fwd_with_add: Callable[..., Any]
     silu_and_mul: Callable[..., Any]
     rope_cached_positions_2c_fwd_inplace: Callable[..., Any]
+    topk_softmax: Callable[..., Any]
+    shuffle_weight: Callable[..., Any]
+    fused_moe: Callable[..., Any]
 
 
 def find() -> Library:

@@ -5,12 +5,13 @@ What aiter computes in which order of memory is settled here; which sizes it tak
 
 from __future__ import annotations
 
+from functools import partial
 from typing import cast
 
 import torch
 from torch import Tensor
 
-from srtkit.spec.ops import Op, OpFacts, OpsProvider
+from srtkit.spec.ops import ExpertsOp, Op, OpFacts, OpsProvider
 from srtkit_plugin_ops_aiter.library import Library
 
 NEOX = 0
@@ -28,6 +29,11 @@ class AiterOps(OpsProvider):
         self._second_rows = torch.arange(1, 2 * max_tokens, 2, dtype=torch.int64, device=device).unsqueeze(1)
 
     def bind(self, facts: OpFacts) -> Op:
+        if facts.op == "experts":
+            return AiterExperts(self._aiter)
+        if facts.op == "route":
+            k, renormalised = facts.sizes["per_token"], bool(facts.sizes["renormalised"])
+            return partial(self.route, per_token=k, renormalised=renormalised)
         ops: dict[str, Op] = {op.__name__: op for op in (self.rms_norm, self.add_rms_norm, self.silu_mul, self.rope)}
         return ops[facts.op]
 
@@ -79,6 +85,48 @@ class AiterOps(OpsProvider):
                 reuse_freqs_front_part=True,
                 nope_first=False,
             )
+
+    def route(self, logits: Tensor, per_token: int, renormalised: bool) -> tuple[Tensor, Tensor]:
+        """[T, E] → weights float32 and experts int32, [T, k]. aiter knows no strides here, and wants scratch memory."""
+        shape = (logits.shape[0], per_token)
+        weights = torch.empty(shape, dtype=torch.float32, device=logits.device)
+        experts, places = torch.empty(2, *shape, dtype=torch.int32, device=logits.device)
+        if shape[0]:
+            self._aiter.topk_softmax(
+                topk_weights=weights,
+                topk_indices=experts,
+                token_expert_indices=places,
+                gating_output=logits.contiguous(),
+                need_renorm=renormalised,
+            )
+        return weights, experts
+
+
+class AiterExperts(ExpertsOp):
+    """On weights that lie in blocks of 16 by 32, as aiter's matrix cores read them.
+
+    An expert's word is added to the result in 16 bits, in no fixed order: the last bit may differ from run to run.
+    """
+
+    def __init__(self, library: Library) -> None:
+        self._aiter = library
+
+    def pack(self, gate_up: Tensor, down: Tensor) -> bool:
+        """What aiter returns is kept as it is: later versions read from it, by an attribute, that it is shuffled."""
+        self._gate_up, self._down = self._aiter.shuffle_weight(x=gate_up), self._aiter.shuffle_weight(x=down)
+        return False
+
+    def __call__(self, x: Tensor, weights: Tensor, experts: Tensor) -> Tensor:
+        if not x.shape[0]:
+            return torch.empty_like(x)
+        said = self._aiter.fused_moe(
+            hidden_states=x.contiguous(),
+            w1=self._gate_up,
+            w2=self._down,
+            topk_weight=weights.contiguous(),
+            topk_ids=experts.to(torch.int32).contiguous(),
+        )
+        return cast(Tensor, said)
 
 
 def _dense_rows(x: Tensor) -> Tensor:

@@ -73,7 +73,7 @@ def wheel() -> Path:
 
 @pytest.fixture
 def triton_library(wheel: Path) -> Iterator[library.Library]:
-    """aiter's own Triton kernels with the parameters of the functions that the plugin calls; it has none of silu."""
+    """aiter's own Triton kernels with the parameters of the functions that the plugin calls: norms and rotation."""
     pytest.importorskip("triton", reason="Triton is not installed")
     if torch.cuda.is_available():
         pytest.skip("these tensors are on the CPU: bench/gpu/aiter_triton.py runs the kernels on a card")
@@ -85,4 +85,9 @@ def triton_library(wheel: Path) -> Iterator[library.Library]:
             rope(x, **given)
             rope(y, **given)
 
-        yield library.Library("Triton", norms.rms_norm, norms.rmsnorm2d_fwd_with_add, None, both)  # type: ignore[arg-type]
+        found = dict.fromkeys(library.FUNCTIONS) | {
+            "rms_norm": norms.rms_norm,
+            "rmsnorm2d_fwd_with_add": norms.rmsnorm2d_fwd_with_add,
+            "rope_cached_positions_2c_fwd_inplace": both,
+        }
+        yield library.Library("Triton", **found)  # type: ignore[arg-type]

@@ -22,6 +22,12 @@ TABLE: dict[str, dict[str, str]] = json.loads(
 OLD, HEAD = sorted(TABLE)
 """The wheel's version, and what was the head of aiter's repository."""
 Log = list[tuple[str, dict[str, Any]]]
+ENUMERATIONS = {
+    "ActivationType": types.SimpleNamespace(Silu="silu"),
+    "QuantType": types.SimpleNamespace(No="no"),
+    "GateMode": types.SimpleNamespace(SEPARATED=types.SimpleNamespace(value="separated")),
+}
+"""What defaults are named after."""
 SIXTEEN_BITS = (torch.float16, torch.bfloat16)
 
 
@@ -41,7 +47,7 @@ def modules(version: str, log: Log | None = None) -> dict[str, types.ModuleType]
 
 def signature(parameters: str) -> inspect.Signature:
     """Of a function with these parameters."""
-    scope: dict[str, Any] = {}
+    scope: dict[str, Any] = dict(ENUMERATIONS)
     exec(f"def function{parameters}: ...", scope)
     return inspect.signature(scope["function"])
 
@@ -136,9 +142,80 @@ def _turn(x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, half: int, giv
     second.copy_(torch.where(kept, b * c + a * s, b))
 
 
+def _topk_softmax(version: str, given: dict[str, Any]) -> None:
+    """Of equal ones the first. NaN beside numbers would be left out of a row that is made to sum to 1."""
+    logits, weights, experts, places = (
+        given[name] for name in ("gating_output", "topk_weights", "topk_indices", "token_expert_indices")
+    )
+    tokens, count = logits.shape
+    _expect(logits.is_contiguous() and tokens > 0, "[tokens, experts], strides are not read")
+    _expect(logits.dtype in (*SIXTEEN_BITS, torch.float32), f"no {logits.dtype}")
+    _expect(count.bit_count() == 1 and count <= 256, "the path for other numbers reads NaN as a number")
+    _expect(not given.get("num_shared_experts"), "experts that all tokens share")
+    shape, k = weights.shape, weights.shape[-1]
+    _expect(shape == (tokens, k) and 0 < k <= count and weights.dtype == torch.float32, "weights float32 [tokens, k]")
+    for one in (experts, places):
+        _expect(one.shape == shape and one.dtype == torch.int32, "numbers int32 [tokens, k]")
+    _expect(all(one.is_contiguous() for one in (weights, experts, places)), "results without gaps")
+    nan = logits.isnan()
+    _expect(torch.equal(nan.any(-1), nan.all(-1)), "NaN beside numbers")
+    likely, order = torch.softmax(logits.float(), -1).sort(dim=-1, descending=True, stable=True)
+    chosen = likely[:, :k]
+    weights.copy_(chosen / chosen.sum(-1, keepdim=True) if given["need_renorm"] else chosen)
+    experts.copy_(order[:, :k])
+    places.copy_(torch.arange(k) * tokens + torch.arange(tokens).unsqueeze(1))
+
+
+def _shuffle_weight(version: str, given: dict[str, Any]) -> Tensor:
+    """[..., n, k] in blocks of 16 by 32; of a block, 8 neighbours in k of each row, then the next 8."""
+    x = given["x"]
+    _expect(given["layout"] == (16, 16) and x.dtype in SIXTEEN_BITS and x.is_contiguous(), "16 bits, 16 by 16")
+    _expect(x.shape[-2] % 16 == 0 and x.shape[-1] % 32 == 0, "whole blocks")
+    made: Tensor = x.view(-1, x.shape[-2] // 16, 16, x.shape[-1] // 32, 4, 8).transpose(2, 3).transpose(3, 4)
+    made = made.contiguous().view(x.shape)
+    made.is_shuffled = True  # type: ignore[attr-defined]
+    return made
+
+
+def _fused_moe(version: str, given: dict[str, Any]) -> Tensor:
+    """Reads weights as shuffled: the old version always, head's where they say so."""
+    x, gate_up, down, weights, experts = (
+        given[name] for name in ("hidden_states", "w1", "w2", "topk_weight", "topk_ids")
+    )
+    tokens, hidden = x.shape
+    count, _, size = down.shape
+    _expect(tokens > 0 and all(one.is_contiguous() for one in (x, gate_up, down, weights, experts)), "without gaps")
+    _expect(x.dtype in SIXTEEN_BITS and x.dtype == gate_up.dtype == down.dtype, f"fp16 and bf16, not {x.dtype}")
+    _expect(gate_up.shape == (count, 2 * size, hidden) and down.shape[1] == hidden, "[e, 2 i, h] and [e, h, i]")
+    _expect(hidden % 128 == 0 and size % 128 == 0, f"tiles of 128 run over {hidden} or {size}")
+    _expect(gate_up.numel() < 2**31, "offsets of 32 bits")
+    _expect(weights.dtype == torch.float32 and experts.dtype == torch.int32, "weights float32, numbers int32")
+    _expect(weights.shape == experts.shape == (tokens, weights.shape[-1]), "[tokens, k]")
+    _expect(bool(((experts >= 0) & (experts < count)).all()), "an expert that there is not")
+    gate_up, down = (_as_loaded(one, version) for one in (gate_up, down))
+    out = torch.zeros(tokens, hidden)
+    for expert in range(count):
+        token, place = (experts == expert).nonzero(as_tuple=True)
+        gate, up = (x[token].float() @ gate_up[expert].T).chunk(2, -1)
+        inner = (torch.nn.functional.silu(gate) * up).to(x.dtype).float()
+        out.index_add_(0, token, weights[token, place, None] * (inner @ down[expert].T))
+    return out.to(x.dtype)
+
+
+def _as_loaded(weight: Tensor, version: str) -> Tensor:
+    """In float32, in the order before `shuffle_weight`."""
+    if version == HEAD and "is_shuffled" not in vars(weight):
+        return weight.float()
+    blocks = weight.float().view(-1, weight.shape[-2] // 16, weight.shape[-1] // 32, 4, 16, 8)
+    return blocks.transpose(3, 4).transpose(2, 3).reshape(weight.shape)
+
+
 OPERATORS: dict[str, Callable[[str, dict[str, Any]], Any]] = {
     "rms_norm": _rms_norm,
     "rmsnorm2d_fwd_with_add": _with_add,
     "silu_and_mul": _silu_and_mul,
     "rope_cached_positions_2c_fwd_inplace": _rope,
+    "topk_softmax": _topk_softmax,
+    "shuffle_weight": _shuffle_weight,
+    "fused_moe": _fused_moe,
 }

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from plugins.ops_aiter.tests import double, record
-from plugins.ops_aiter.tests.conftest import facts
+from plugins.ops_aiter.tests.conftest import MACHINES, facts
 from srtkit.spec.capabilities import No
 from srtkit.spec.errors import DeviceAbsent, Unsupported
 from srtkit.spec.facts import DeviceFacts
@@ -25,7 +25,7 @@ from srtkit_plugin_cli_debug import calls as recorded_calls
 from srtkit_plugin_cli_debug.signatures import of_folder
 from srtkit_plugin_ops_aiter import NAMES, PART, accepts, library, srtkit_ops
 from srtkit_plugin_ops_aiter.library import FUNCTIONS, Library, find
-from srtkit_plugin_ops_aiter.provider import AiterOps
+from srtkit_plugin_ops_aiter.provider import AiterExperts, AiterOps
 from tools import aiter_wheel
 
 CPU = torch.device("cpu")
@@ -58,6 +58,13 @@ def _changed(function: str, **changes: Callable[[Any], Any]) -> Callable[[Librar
     return wrong
 
 
+def _only_marked(x: torch.Tensor) -> torch.Tensor:
+    """As shuffled, and is not."""
+    marked = x.clone()
+    marked.is_shuffled = True  # type: ignore[attr-defined]
+    return marked
+
+
 ROPE = "rope_cached_positions_2c_fwd_inplace"
 ADD = "rmsnorm2d_fwd_with_add"
 WRONG = {
@@ -69,6 +76,9 @@ WRONG = {
     "the residual is a copy": ("ops.add_rms_norm", _changed(ADD, residual_out=torch.clone)),
     "the sum of the residual alone": ("ops.add_rms_norm", _changed(ADD, input=torch.zeros_like)),
     "no epsilon": ("ops.rms_norm", _changed("rms_norm", epsilon=lambda eps: 0.0)),
+    "weights as over all": ("ops.route", _changed("topk_softmax", need_renorm=lambda renorm: False)),
+    "another's weights": ("ops.experts", _changed("fused_moe", topk_weight=lambda weights: weights.flip(-1))),
+    "experts as loaded": ("ops.experts", lambda right: replace(right, shuffle_weight=_only_marked)),
     "gate is up": ("ops.silu_mul", _changed("silu_and_mul", input=lambda x: torch.cat(x.chunk(2, -1)[::-1], -1))),
 }
 
@@ -83,12 +93,29 @@ def test_the_suite_finds_a_wrong_call(
         CHECKS[check].body(target)
 
 
+def test_a_later_aiter_must_see_that_weights_are_shuffled(
+    calls: double.Log, target: Target, architecture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By an attribute, which a copy does not have. The version on the index does not look for it."""
+    right = find()
+    wrong = replace(right, shuffle_weight=lambda x: right.shuffle_weight(x=x).clone())
+    monkeypatch.setattr(library, "find", lambda: wrong)
+    if MACHINES[architecture] == double.HEAD:
+        with pytest.raises(Failed):
+            CHECKS["ops.experts"].body(target)
+    else:
+        CHECKS["ops.experts"].body(target)
+
+
 def test_a_step_without_tokens_calls_nothing(calls: double.Log) -> None:
     ops, none = AiterOps(find(), CPU, 8), torch.empty(0, 16, dtype=torch.float16)
     heads, angles = none.view(0, 2, 8), none.view(0, 1, 16)
     assert ops.rms_norm(none, none[0:], 1e-5).shape == ops.add_rms_norm(none, none, none, 1e-5).shape == (0, 16)
     assert ops.silu_mul(none).shape == (0, 8)
     ops.rope(heads, heads, angles, angles)
+    weights, experts = ops.route(none, 2, True)
+    assert weights.shape == experts.shape == (0, 2)
+    assert AiterExperts(find())(none, weights, experts).shape == (0, 16)
     assert not calls
 
 
@@ -110,7 +137,7 @@ def test_the_table_holds_every_function_that_is_called(version: str) -> None:
 
 def test_every_argument_is_given_by_keyword(calls: double.Log, target: Target) -> None:
     """The double binds what it is given to the recorded parameters; here: nothing relies on an order."""
-    for one in ("ops.rms_norm", "ops.add_rms_norm", "ops.silu_mul", "ops.rope"):
+    for one in ("ops.rms_norm", "ops.add_rms_norm", "ops.silu_mul", "ops.rope", "ops.route", "ops.experts"):
         CHECKS[one].body(target)
     assert {name for name, _ in calls} == set(FUNCTIONS)
     for name, given in calls:
@@ -183,7 +210,14 @@ def reason(op: str, dtype: str, device: DeviceFacts, **sizes: int) -> str:
 
 def test_what_is_accepted() -> None:
     for name in NAMES:
-        assert accepts(OpFacts(name, "bfloat16", facts("gfx950"), {"hidden": 14336}))
+        sizes = {"hidden": 4096, "experts": 128, "per_token": 8, "size": 1536}
+        assert accepts(OpFacts(name, "bfloat16", facts("gfx950"), sizes))
+    for count in (60, 512):
+        assert f"not among {count}" in reason("route", "float16", facts("gfx942"), experts=count, per_token=2)
+    for sizes in ({"hidden": 2048, "size": 192}, {"hidden": 2880, "size": 768}):
+        assert "tiles of 128" in reason("experts", "bfloat16", facts("gfx942"), experts=8, per_token=2, **sizes)
+    large = {"experts": 256, "per_token": 8, "hidden": 7168, "size": 2048}
+    assert "in 32 bits" in reason("experts", "bfloat16", facts("gfx950"), **large)
     assert "vectors of 16" in reason("silu_mul", "float16", facts("gfx942"), hidden=72)
     assert reason("rope", "float32", facts("gfx942")) == "has no float32"
     assert reason("norm_rope", "float16", facts("gfx942")) == "has no norm_rope"

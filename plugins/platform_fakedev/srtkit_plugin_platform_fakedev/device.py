@@ -7,7 +7,9 @@ has waited for, all have. Knows no operators.
 from __future__ import annotations
 
 import threading
+from collections.abc import Hashable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,6 +53,7 @@ class Device:
         self.arenas = Arenas(self.budget)
         self.counters = Counters()
         self.lock = threading.RLock()
+        self.layouts: dict[Hashable, list[Any]] = {}  # a call as meta kernels see it → what its results look like
         self._streams = [Queue(0)]
         self._current = _Current()
         self._host: Clock = {}

@@ -6,7 +6,7 @@ results come from torch's meta kernels, so nothing runs at launch. Views alias t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -22,6 +22,10 @@ from srtkit_plugin_platform_fakedev.memory import Memory, bytes_of
 from srtkit_plugin_platform_fakedev.streams import Span, Task
 
 _KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.PrivateUse1)
+LAYOUTS = 4096
+"""Calls whose results' layouts a device remembers. Most come again, and a meta kernel written in Python takes longer
+than all else that is done for a call.
+"""
 
 
 class DeviceTensor(Tensor):
@@ -132,11 +136,11 @@ class _Call:
 
     def __init__(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         self.func, self.form = func, _form(func)
-        self.named = _by_name(func, args, kwargs)
         self.args, self.kwargs = args, dict(kwargs)
         given = _tensors((args, self.kwargs))
         self.inputs = [one for one in given if isinstance(one, DeviceTensor)]
         self.home = self.inputs[0].home
+        self.has_host_tensors = len(self.inputs) < len(given)
         for one in given:
             stranger = one.home is not self.home if isinstance(one, DeviceTensor) else one.dim() > 0
             if stranger:
@@ -156,7 +160,7 @@ class _Call:
 
     def _has_static_shape(self) -> bool:
         """Indexing is the one operator whose result is known without the data, unless an index is a mask."""
-        indices = self.named.get("indices") if self.func is torch.ops.aten.index.Tensor else None
+        indices = self._named().get("indices") if self.func is torch.ops.aten.index.Tensor else None
         return indices is not None and all(i is None or i.dtype not in (torch.bool, torch.uint8) for i in indices)
 
     def _on_twins(self, place: torch.device | str) -> Any:
@@ -189,18 +193,39 @@ class _Call:
             self.home.launch(Task(str(self.func), work, tuple(spans)))
         if not self.form.returned:
             return None
-        answers = iter(results)
-        returned = tuple(self.named[name] if name else next(answers) for name in self.form.returned)
+        answers, named = iter(results), self._named() if any(self.form.returned) else {}
+        returned = tuple(named[name] if name else next(answers) for name in self.form.returned)
         return returned[0] if len(returned) == 1 else returned
 
+    def _named(self) -> dict[str, Any]:
+        names = (one.name for one in self.func._schema.arguments)
+        return {**dict(zip(names, self.args, strict=False)), **self.kwargs}
+
     def _written(self) -> Iterator[DeviceTensor]:
+        named = self._named() if self.form.written else {}
         for name in self.form.written:
-            for one in _tensors(self.named.get(name)):
+            for one in _tensors(named.get(name)):
                 if isinstance(one, DeviceTensor):
                     yield one
 
     def _new_results(self) -> list[Any]:
-        """Memory for the results that are new tensors, by torch's meta kernels. Raises what these raise."""
+        """Memory for the results that are new tensors. Raises what torch's meta kernels raise."""
+        layouts = self._layouts() if self.has_host_tensors else self._known_layouts()
+        return [_map(lambda one: new_tensor(self.home, one), one) for one in layouts]
+
+    def _known_layouts(self) -> list[Any]:
+        """The same, remembered. A number in a host tensor may be another one next time, so these calls are not."""
+        known = self.home.layouts
+        asked = (self.func, torch.get_default_dtype(), _look((self.args, self.kwargs)))
+        if (layouts := known.get(asked)) is None:
+            layouts = self._layouts()
+            if len(known) >= LAYOUTS:
+                known.clear()
+            known[asked] = layouts
+        return layouts
+
+    def _layouts(self) -> list[Any]:
+        """Meta tensors, or lists of them, that look like the results that are new tensors."""
         meta = {
             id(one): torch.empty_strided(one.size(), one.stride(), dtype=one.dtype, device="meta")
             for one in self.inputs
@@ -213,8 +238,7 @@ class _Call:
         made = (made,) if isinstance(made, Tensor) else tuple(made or ())
         if len(self.form.returned) == 1 and len(made) != 1:
             made = (list(made),)
-        fresh = [one for one, name in zip(made, self.form.returned, strict=True) if not name]
-        return [_map(lambda one: new_tensor(self.home, one), one) for one in fresh]
+        return [one for one, name in zip(made, self.form.returned, strict=True) if not name]
 
 
 def _map(change: Callable[[Any], Any], tree: Any) -> Any:
@@ -228,16 +252,22 @@ def _map(change: Callable[[Any], Any], tree: Any) -> Any:
     return tree
 
 
+def _look(tree: Any) -> Hashable:
+    """What a meta kernel may ask arguments for: the same for two calls, and so are the layouts of their results."""
+    if isinstance(tree, DeviceTensor):
+        return tree.size(), tree.stride(), tree.dtype
+    if isinstance(tree, list | tuple):
+        return tuple([_look(one) for one in tree])
+    if isinstance(tree, dict):
+        return tuple([(name, _look(one)) for name, one in tree.items()])
+    return type(tree), tree  # 1, 1.0 and True are equal
+
+
 def _tensors(tree: Any) -> list[Tensor]:
     """All of them, in order."""
     found: list[Tensor] = []
     _map(found.append, tree)
     return found
-
-
-def _by_name(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    names = [one.name for one in func._schema.arguments]
-    return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
 def _twins(tree: Any) -> Any:

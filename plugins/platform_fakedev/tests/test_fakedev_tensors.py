@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from srtkit.spec.errors import EngineError, Unsupported
+from srtkit_plugin_platform_fakedev import tensor
 from srtkit_plugin_platform_fakedev.platform import FakePlatform
 
 Work = Callable[[Tensor, Tensor], Tensor]
@@ -84,6 +85,30 @@ def test_shapes_are_checked_at_launch_and_contents_when_it_runs(platform: FakePl
     with pytest.raises(EngineError, match=r"aten.index_select.default failed on the device"):
         bad.cpu()
     assert x.tolist() == [1, 1]
+
+
+def test_calls_that_look_alike_have_results_of_their_own_types(platform: FakePlatform) -> None:
+    here = torch.ones(2, dtype=torch.int32)
+    there = here.to(platform.device(0))
+    for other in (1, True, 1.0, 1, torch.tensor(1), torch.tensor(1.0, dtype=torch.float64)):
+        assert (there + other).dtype == (here + other).dtype
+    assert (there / 2).dtype == torch.float32
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert (there / 2).dtype == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_calls_that_are_remembered_do_not_grow_without_end(
+    platform: FakePlatform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensor, "LAYOUTS", 4)
+    known = platform.devices[0].layouts
+    x = torch.ones(32, device=platform.device(0))
+    for size in (*range(1, 32), *range(1, 32)):
+        assert (x[:size] + x[:size]).shape == (size,)
+        assert 0 < len(known) <= 4
 
 
 def test_what_a_tensor_is_cannot_be_changed(platform: FakePlatform) -> None:

@@ -9,16 +9,16 @@ from torch import Tensor
 
 from srtkit.spec.ops import SCHEMAS
 from srtkit_conformance.check import Failed, Outcome, check, expect
-from srtkit_conformance.kits.ops.bench import Bench, check_results, opened
+from srtkit_conformance.kits.ops.bench import PACKED, Bench, check_results, opened
 from srtkit_conformance.kits.ops.cases import Case
 from srtkit_conformance.kits.ops.gold import Arguments, draw
 from srtkit_conformance.target import Target
 
 MANY = 130
 FLOWING = {
-    **dict.fromkeys(("rms_norm", "add_rms_norm", "linear"), "x"),
+    **dict.fromkeys(("rms_norm", "add_rms_norm", "linear", "experts"), "x"),
     **dict.fromkeys(("rope", "norm_rope"), "q"),
-    **dict.fromkeys(("argmax", "sample", "penalize"), "logits"),
+    **dict.fromkeys(("argmax", "sample", "penalize", "route"), "logits"),
     "silu_mul": "gate_up",
     "embed": "weight",
 }
@@ -55,7 +55,8 @@ def untouched(target: Target) -> Outcome:
             expect(same, f"{case.op} changes {name}", observed=case.dtype, limit=SCHEMAS[case.op].mutates)
         if "out" in found:
             taken = {tensor.untyped_storage().data_ptr() for tensor in there.values()}
-            own = found["out"].untyped_storage().data_ptr() not in taken
+            out = found["out"] if isinstance(found["out"], tuple) else (found["out"],)
+            own = all(one.untyped_storage().data_ptr() not in taken for one in out)
             expect(own, f"the result of {case.op} stands in the memory of an argument", observed=case.dtype)
 
     return _each(target, body)
@@ -97,7 +98,8 @@ def nan(target: Target) -> Outcome:
 
     def body(bench: Bench, case: Case) -> None:
         given = draw(case, 5, rng)
-        given[FLOWING[case.op]].select(0, 2).flatten()[1] = float("nan")
+        spoilt = given[FLOWING[case.op]].select(0, 2)
+        (spoilt if case.op == "route" else spoilt.flatten()[1]).fill_(float("nan"))  # a router spoils all of a row
         there = bench.there(given)
         bench.check(bench.ready(case, there), case, given, there=there)
 
@@ -120,13 +122,15 @@ def rows(target: Target) -> Outcome:
         bound = bench.ready(case, there)
         bench.check(bound, case, given, there=there)
         for row in (0, MANY // 2, MANY - 1):
-            bench.check(bound, case, _one_row(given, row))
+            bench.check(bound, case, _one_row(case, given, row))
 
     return _each(target, body)
 
 
-def _one_row(given: Arguments, row: int) -> Arguments:
-    whole = ("weight", "bias", "q_weight", "k_weight", "counts", "prompted")
+def _one_row(case: Case, given: Arguments, row: int) -> Arguments:
+    whole: tuple[str, ...] = ("weight", "q_weight", "k_weight", "counts", "prompted")
+    if SCHEMAS[case.op].weight_side:
+        whole = PACKED
     return {name: tensor if name in whole else tensor[row : row + 1] for name, tensor in given.items()}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from srtkit.spec.ops import SCHEMAS, WeightOp
+from srtkit.spec.ops import SCHEMAS, ExpertsOp, WeightOp
 from srtkit_conformance.check import Outcome, check, expect
 from srtkit_conformance.kits.ops.bench import opened
 from srtkit_conformance.kits.ops.gold import draw
@@ -26,8 +26,8 @@ def bind(target: Target) -> Outcome:
     with opened(target) as bench:
         for case in bench.some():
             found = bench.bind(case)
-            weight_side = isinstance(found, WeightOp)
-            wanted = "WeightOp" if SCHEMAS[case.op].weight_side else "a function"
+            weight_side = isinstance(found, ExpertsOp if case.op == "experts" else WeightOp)
+            wanted = "an operator with a weight" if SCHEMAS[case.op].weight_side else "a function"
             right = weight_side == SCHEMAS[case.op].weight_side and callable(found)
             expect(right, f"{case.op} is bound to something else", observed=type(found).__name__, limit=wanted)
             if weight_side:

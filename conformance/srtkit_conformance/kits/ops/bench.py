@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from srtkit.spec.capabilities import No
 from srtkit.spec.facts import Limits
-from srtkit.spec.ops import SCHEMAS, Op, OpsBuild, OpsDescriptor, OpsProvider, WeightOp
+from srtkit.spec.ops import SCHEMAS, ExpertsOp, Op, OpsBuild, OpsDescriptor, OpsProvider, WeightOp
 from srtkit_conformance.check import Failed, Informational, Outcome, Refused
 from srtkit_conformance.kits.ops.cases import SIZES, Case, cases_of
 from srtkit_conformance.kits.ops.gold import EPS, Arguments, compare, expected
 from srtkit_conformance.target import Target
 
 LIMITS = Limits(max_rows=8, max_tokens=256, max_context=256, page_size=16)
-PACKED = ("weight", "bias")
+PACKED = ("weight", "bias", "gate_up", "down")
 """What a weight-side operator is given by `pack`."""
 
 
@@ -71,6 +71,13 @@ class Bench:
             raise Failed(f"{case.op} is bound to something else", observed=type(found).__name__, limit="WeightOp")
         return found
 
+    def bind_experts(self, case: Case) -> ExpertsOp:
+        """The operator "experts". Raises `Failed` for anything else."""
+        found = self.bind(case)
+        if not isinstance(found, ExpertsOp):
+            raise Failed(f"{case.op} is bound to something else", observed=type(found).__name__, limit="ExpertsOp")
+        return found
+
     def there(self, given: Arguments) -> Arguments:
         """The arguments on the device, each in memory of its own."""
         return {name: tensor.to(self.device, copy=True) for name, tensor in given.items()}
@@ -79,16 +86,20 @@ class Bench:
         """The operator, its weight packed if it has one."""
         if not SCHEMAS[case.op].weight_side:
             return self.bind(case)
+        if case.op == "experts":
+            experts = self.bind_experts(case)
+            experts.pack(there["gate_up"], there["down"])
+            return experts
         linear = self.bind_weight(case)
         linear.pack(there["weight"], there.get("bias"))
         return linear
 
-    def call(self, op: Op, case: Case, there: Arguments, eps: float = EPS) -> dict[str, Tensor]:
+    def call(self, op: Op, case: Case, there: Arguments, eps: float = EPS) -> dict[str, Any]:
         """Results by name: "out", and the arguments that it mutates."""
         schema = SCHEMAS[case.op]
         tensors = [tensor for name, tensor in there.items() if not (schema.weight_side and name in PACKED)]
         out = op(*tensors, eps) if "norm" in case.op else op(*tensors)
-        results = {name: there[name] for name in schema.mutates}
+        results: dict[str, Any] = {name: there[name] for name in schema.mutates}
         if "-> None" in schema.call:
             if out is not None:
                 raise Failed(f"{case.op} returns something; it works in place", observed=type(out).__name__)
@@ -101,7 +112,7 @@ class Bench:
         return check_results(self.call(op, case, there, eps), case, given, eps)
 
 
-def check_results(found: dict[str, Tensor], case: Case, given: Arguments, eps: float = EPS) -> float:
+def check_results(found: dict[str, Any], case: Case, given: Arguments, eps: float = EPS) -> float:
     """Compare results with those of the arguments as they were before the call."""
     what = f"{case.op} {case.dtype} {dict(case.sizes)}"
     wanted = expected(case, given, eps)

@@ -30,6 +30,16 @@ SIZES: dict[str, tuple[dict[str, int], ...]] = {
     "argmax": ({"vocab": 64}, {"vocab": 5}, {"vocab": 129}, {"vocab": 5000}),
     "sample": ({"vocab": 64}, {"vocab": 1}, {"vocab": 300}),
     "linear": ({"in": 64, "out": 48}, {"in": 32, "out": 5}, {"in": 7, "out": 33}, {"in": 96, "out": 1}),
+    "route": (
+        {"experts": 8, "per_token": 2, "renormalised": 1},
+        {"experts": 8, "per_token": 2, "renormalised": 0},
+        {"experts": 128, "per_token": 8, "renormalised": 1},
+        {"experts": 60, "per_token": 4, "renormalised": 0},
+    ),
+    "experts": (
+        {"experts": 4, "per_token": 2, "hidden": 128, "size": 128},
+        {"experts": 3, "per_token": 1, "hidden": 24, "size": 40},
+    ),
 }
 """Sizes as the layers name them; some are multiples of a vector or a tile, others are not."""
 
@@ -63,6 +73,12 @@ def any_case(op: str, device: DeviceFacts, rng: np.random.Generator) -> Case:
         sizes = {"head_dim": 2 * half, "rotary": 2 * int(rng.integers(1, half + 1))}
     if op == "norm_rope":
         sizes = {"head_dim": 2 * int(rng.integers(1, 65))}
+    if op in ("route", "experts"):
+        k = int(rng.integers(1, 9))
+        sizes = {"experts": int(rng.choice((16, 64, k + 1))), "per_token": k, "renormalised": int(rng.integers(2))}
+    if op == "experts":
+        wide = {name: int(rng.choice((8, 40, 128))) for name in ("hidden", "size")}
+        sizes = {"experts": k + 1, "per_token": k} | wide
     return Case(op, dtypes[int(rng.integers(len(dtypes)))], sizes)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from srtkit.spec.layers import DTYPES
 from srtkit_conformance.check import Failed
-from srtkit_conformance.kits.ops import tokens
+from srtkit_conformance.kits.ops import routing, tokens
 from srtkit_conformance.kits.ops.cases import Case
 from srtkit_conformance.kits.threads import one_thread
 
@@ -79,12 +79,18 @@ def draw(case: Case, rows: int, rng: np.random.Generator, gain: float = 1.0) -> 
         case "linear":
             weight = normal(sizes["out"], sizes["in"], scale=sizes["in"] ** -0.5)
             return {"x": normal(rows, sizes["in"], scale=gain), "weight": weight, "bias": normal(sizes["out"])}
+        case "route":
+            return {"logits": normal(rows, sizes["experts"], scale=gain)}
+        case "experts":
+            return routing.arguments(sizes, rows, normal, rng)
     raise AssertionError(f"{case.op} is not drawn")
 
 
 @one_thread()
 def expected(case: Case, given: Arguments, eps: float = EPS) -> dict[str, Any]:
-    """Results by name, "out" or the arguments that the operator mutates: `Expected`, or `tokens.Chosen`."""
+    """Results by name, "out" or the arguments that it mutates: `Expected`, `tokens.Chosen` or `routing.Routed`."""
+    if case.op == "route":
+        return {"out": routing.routed(given, case.sizes)}
     return _FORMULAS[case.op](given, eps)
 
 
@@ -169,14 +175,17 @@ _FORMULAS: dict[str, Callable[[Arguments, float], dict[str, Any]]] = {
     "argmax": lambda given, eps: {"out": tokens.largest(given["logits"])},
     "sample": lambda given, eps: {"out": tokens.drawable(given)},
     "linear": _linear,
+    "experts": lambda given, eps: {"out": Expected(*routing.spoken(given))},
 }
 
 
 @one_thread()
-def compare(found: object, wanted: Expected | tokens.Chosen, dtype: str, what: str) -> float:
+def compare(found: object, wanted: Expected | tokens.Chosen | routing.Routed, dtype: str, what: str) -> float:
     """The largest error as a share of what is allowed. Raises `Failed` above 1, for NaN in other places, for ids."""
     if isinstance(wanted, tokens.Chosen):
         return tokens.compare(found, wanted, what)
+    if isinstance(wanted, routing.Routed):
+        return routing.compare(found, wanted, what)
     if not isinstance(found, Tensor):
         raise Failed(f"{what} is no tensor", observed=type(found).__name__)
     if found.shape != wanted.value.shape or found.dtype != DTYPES[dtype]:

@@ -75,7 +75,7 @@ def staged(target: Target, folder: Path) -> Stage:
     """What a plugin can be served with. Raises `Failed` if a loader accepts no model."""
     name = target.origin or target.name
     models = _models(target, name, folder)
-    return Stage(_factors(target, name, tuple(models)), models, {"platform.use": target.facts.platform})
+    return Stage(_factors(target, name, models), models, {"platform.use": target.facts.platform})
 
 
 def begun(stage: Stage) -> tuple[Stage, SrtError | None]:
@@ -110,15 +110,16 @@ def _plugin(row: Row, part: str) -> str:
     return f"{setting.removesuffix('.use')}:{row[setting]}" if setting.endswith(".use") and row.get(setting) else part
 
 
-def _factors(target: Target, name: str, loaders: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+def _factors(target: Target, name: str, models: Mapping[str, ServedModel]) -> dict[str, tuple[str, ...]]:
     """Setting → values, the platform's choice first. That of the plugin under test has one value."""
     preferred = target.platform_descriptor.defaults(target.facts).plugins
     registry = discover()
     found: dict[str, tuple[str, ...]] = {}
-    for kind in SERVED:
+    recurrent = ("recurrent",) if any(model.recurs for model in models.values()) else ()
+    for kind in (*SERVED, *recurrent):
         names = [*preferred.get(kind, ()), *(offer.name for offer in registry.of(kind))]
         found[f"{kind}.use"] = (name,) if kind == target.kind else tuple(dict.fromkeys(names))
-    found["model_loader.use"] = loaders
+    found["model_loader.use"] = tuple(models)
     if target.kind != "ops":
         found["ops.use"] += ("[]",)
     del found["platform.use"]
@@ -132,9 +133,10 @@ def _models(target: Target, name: str, folder: Path) -> dict[str, ServedModel]:
         harness = harness_for(Target(**{**vars(target), "folder": own, "name": name}))
         return {name: of_harness(target.descriptor, harness, name, folder / "model", target.seed)}
     if target.kind == "models":
-        config = next(served(target.descriptor)).keys
-        path = made_up({**config, **LARGER}, new(folder / "model"))
-        return {"dummy": ServedModel(path, path, "dummy", name, target.seed)}
+        config = next(served(target.descriptor))
+        recurs = bool(target.descriptor.plan(config.request()).recurrent)
+        path = made_up({**config.keys, **LARGER}, new(folder / "model"))
+        return {"dummy": ServedModel(path, path, "dummy", name, target.seed, recurs)}
     found = {}
     for offer in discover().of("model_loader"):
         model = for_loader(load(offer), offer.name, folder / offer.name, target.seed)

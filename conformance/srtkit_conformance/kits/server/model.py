@@ -50,11 +50,15 @@ REFERENCE = {
 }
 
 
+RECURRENT = "torch"
+"""The reference of recurrent layers, for a model that has some."""
+
+
 @dataclass(frozen=True)
 class ServedModel:
     """`source` is what the server's loader reads, `plain` what the reference's, `loader`, does: the same weights.
 
-    `models` is the plugin that knows the architecture.
+    `models` is the plugin that knows the architecture; `recurs`: it has recurrent layers.
     """
 
     source: Path
@@ -62,6 +66,7 @@ class ServedModel:
     loader: str
     models: str
     seed: int
+    recurs: bool = False
 
     @cached_property
     def prompts(self) -> tuple[tuple[int, ...], ...]:
@@ -77,6 +82,8 @@ class ServedModel:
         from srtkit.config.settings import load_settings
 
         sets = {**REFERENCE, "model_loader.use": self.loader, "models.use": self.models}
+        if self.recurs:
+            sets["recurrent.use"] = RECURRENT
         always: dict[str, Any] = {"max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
         try:
             settings = load_settings(None, [f"model.source={self.plain}", *as_words(sets)], environ={})

@@ -20,6 +20,7 @@ def covering(
     """At most `most` rows over all factors, the first of them every factor's first value, which must be legal.
 
     Values that are not legal in the first row are left out, and so are pairs. What `done` holds is not asked again.
+    Pairs are bits of one number here: there are thousands of rows to choose from.
     """
     first = {name: values[0] for name, values in factors.items()}
     if most == 1 and not done:
@@ -29,19 +30,20 @@ def covering(
         for name, values in factors.items()
     }
     rows = [dict(zip(possible, values, strict=True)) for values in itertools.product(*possible.values())]
-    wanted = set(itertools.chain.from_iterable(map(_pairs, rows)))
-    wanted.difference_update(*map(_pairs, done))
+    bit: dict[Pair, int] = {}
+    held = [(row, sum(bit.setdefault(pair, 1 << len(bit)) for pair in _pairs(row))) for row in rows]
+    wanted = sum(bit.values()) & ~sum(bit[pair] for pair in set().union(*map(_pairs, done)) if pair in bit)
     chosen: list[Row] = []
-    while wanted and rows and len(chosen) != most:
-        best = max(rows, key=lambda row: len(wanted.intersection(_pairs(row))))
-        rows.remove(best)
+    while wanted and held and len(chosen) != most:
+        best, pairs = max(held, key=lambda one: (one[1] & wanted).bit_count())
+        held.remove((best, pairs))
         if legal(best):
             chosen.append(best)
-            wanted.difference_update(_pairs(best))
-        elif culprit := _culprit(first, wanted.intersection(_pairs(best)), legal):
-            wanted.discard(culprit)
-            rows = [row for row in rows if not culprit <= row.items()]
-        rows = [row for row in rows if not wanted.isdisjoint(_pairs(row))]
+            wanted &= ~pairs
+        elif culprit := _culprit(first, (pair for pair in _pairs(best) if bit[pair] & wanted), legal):
+            wanted &= ~bit[culprit]
+            held = [one for one in held if not one[1] & bit[culprit]]
+        held = [one for one in held if one[1] & wanted]
     return chosen
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from srtkit.spec.errors import SrtError, Unsupported
 from srtkit_conformance.check import Failed, Figures, Outcome, Refused
 from srtkit_conformance.kits.server import recordable
 from srtkit_conformance.kits.server.combinations import Stage, begun, staged
-from srtkit_conformance.kits.server.model import new
+from srtkit_conformance.kits.server.model import REFERENCE, new
 from srtkit_conformance.kits.server.pairwise import Row
 from srtkit_conformance.kits.server.process import ServerProcess, start
 from srtkit_conformance.kits.server.stand_in import NAME, install
@@ -22,7 +23,9 @@ from srtkit_conformance.target import Target
 KEPT = "server"
 """Where a target's `extra` keeps the tour."""
 CHUNK = 256
-"""Prompt tokens of a step where graph runners are served: each shape of a step that is captured holds memory."""
+"""Prompt tokens of a step that a graph runner captures, of one under test or on a platform under test, where the row
+leaves them to core: each shape of a step holds memory, which a platform of tests has little of.
+"""
 PATIENCE = 4.0
 """Seconds for which a slow device is asked new prompts. A mutant is asked all: it may be found by the last."""
 AT_ONCE = 2
@@ -82,9 +85,9 @@ def _made(target: Target) -> Tour:
             refused = declared(target, error)
             return Tour(refusal=str(error)) if refused else Tour(error=str(error), left_out=left_out)
         more = stage.rows(target.servers, rows)
-        found = guide.visit_all(more)
-        absent = {one.refused_by for one in found} - {"", target.part}
-        kept = [pair for pair in zip(more, found, strict=True) if pair[1].refused_by not in absent]
+        found = [(row, one) for row, one in zip(more, guide.visit_all(more), strict=True) if one is not None]
+        absent = {one.refused_by for _, one in found} - {"", target.part}
+        kept = [(row, one) for row, one in found if one.refused_by not in absent]
         rows += [row for row, _ in kept]
         visits += [one for _, one in kept]
         left_out |= absent
@@ -101,14 +104,27 @@ class _Guide:
     stage: Stage
     _started: int = 0
 
-    def visit_all(self, rows: Sequence[Row]) -> list[Visit]:
-        """Visit a server of each row."""
+    def visit_all(self, rows: Sequence[Row]) -> list[Visit | None]:
+        """Visit a server of each row, until another plugin refuses: without it fewer rows hold all pairs of the rest.
+
+        None for those that were not visited any more.
+        """
         for row in rows:
             self.stage.model(row).expected  # noqa: B018 - computed now, before servers share the cores
         self._started += len(rows)
         folders = [new(self.target.folder / f"s{self._started - number}") for number in range(len(rows))]
+        refused = threading.Event()
+
+        def one(row: Row, folder: Path) -> Visit | None:
+            if refused.is_set():
+                return None
+            found = self._visit(row, folder)
+            if found.refused_by not in ("", self.target.part):
+                refused.set()
+            return found
+
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            return list(pool.map(self._visit, rows, folders))
+            return list(pool.map(one, rows, folders))
 
     def _visit(self, row: Row, folder: Path) -> Visit:
         record = recorded(self.target, row)
@@ -120,7 +136,8 @@ class _Guide:
 def started(target: Target, stage: Stage, row: Row, folder: Path, *, record: bool = False) -> ServerProcess:
     """A server of a row, just started; `record`: with the suite's attention that can be recorded."""
     sets, site = stage.sets(row), new(folder / "site")
-    if target.kind == "graph_runner":
+    captures = row["graph_runner.use"] != REFERENCE["graph_runner.use"]
+    if target.kind in ("graph_runner", "platform") and captures and not row["scheduler.chunk_tokens"]:
         sets.append(f"scheduler.chunk_tokens={CHUNK}")
     if target.origin:
         install(target, site)

@@ -1,3 +1,3 @@
 """Wrong operators, one fault each, and legal ones that work differently."""
 
-MODULES = ("declared", "values", "weights", "calls", "legal", "tokens")
+MODULES = ("declared", "values", "weights", "calls", "legal", "tokens", "experts")

@@ -28,4 +28,4 @@ def build(given: OpsBuild) -> OpsProvider:
 @hookimpl
 def srtkit_ops() -> OpsDescriptor:
     """Offers the operators `my-plugin`."""
-    return OpsDescriptor(contract="1.2", options=NoOptions, names=NAMES, accepts=accepts, build=build)
+    return OpsDescriptor(contract="1.3", options=NoOptions, names=NAMES, accepts=accepts, build=build)
