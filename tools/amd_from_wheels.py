@@ -25,7 +25,7 @@ def main() -> int:
     """Prints what the check says of each file; 1 if it takes one not."""
     refused = 0
     with fresh_env() as env:
-        env.install("--find-links", str(DIST), *PACKAGES)
+        env.install(f"--find-links={DIST}", *PACKAGES)
         for name, architecture in FILES.items():
             command = ["srt", "config", "check", str(ROOT / "configs" / name), "--assume", architecture]
             done = env.run(command)

@@ -106,6 +106,7 @@ def stores_unrotated(descriptor: AttentionDescriptor) -> AttentionDescriptor:
     of="torch",
     sentence="store_rotated leaves the norms out",
     killed_by=("attention.parts.store_rotated",),
+    note="the other half of what one call does; one check holds both",
 )
 def rotates_unnormed(descriptor: AttentionDescriptor) -> AttentionDescriptor:
     """Models without such norms work."""

@@ -200,6 +200,7 @@ takes_gates = mutant(
     of="cuda-full",
     sentence="Declares that it has no gates, and takes a program with some.",
     killed_by=("graph_runner.gates",),
+    note="what it declares is wrong, where another's recording is",
 )(simple(RecordsGates))
 
 cuts_nothing = mutant(

@@ -99,6 +99,7 @@ def needs_a_variable(descriptor: PlatformDescriptor) -> PlatformDescriptor:
     of="cpu",
     sentence="A finding has a verdict of its own.",
     killed_by=("platform.examine",),
+    note="what it says is wrong, where another fails to say it",
 )
 def finds_maybe(descriptor: PlatformDescriptor) -> PlatformDescriptor:
     return replace(descriptor, examine=lambda environment: [Finding("maybe", "driver", "is somewhat old")])

@@ -75,7 +75,7 @@ def eight_rows(descriptor: AttentionDescriptor) -> AttentionDescriptor:
 
 @mutant(
     "server.small_batches",
-    of="graph_runner:full",
+    of="graph_runner:cuda-full",
     sentence="has no keys at all where a batch may have more than sixteen rows",
     killed_by=("server.tokens",),
 )
