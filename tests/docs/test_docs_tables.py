@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -53,6 +54,8 @@ def test_every_class_is_there_with_its_methods_and_fields(module: str) -> None:
     assert own
     for name, value in own.items():
         assert f"## {name}\n" in page
+        if isinstance(value, TypeVar):  # it has its class's words only
+            continue
         assert (inspect.getdoc(value) or "") in page
         if not isinstance(value, type):
             continue
