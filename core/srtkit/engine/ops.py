@@ -135,7 +135,8 @@ class Binder(OpBinder):
 
     def op_or(self, reference: AnyOp | None, name: str, dtype: str, **sizes: int) -> AnyOp:
         if name not in SCHEMAS or reference is None:
-            raise Unsupported(f"op:{name}", "core has no reference of it", f"known: {', '.join(sorted(SCHEMAS))}")
+            known = ", ".join(sorted(SCHEMAS))
+            raise Unsupported(f"op:{name}", "no operator has that name, or core no reference of it", f"known: {known}")
         facts = OpFacts(name, dtype, self._device, sizes)
         asked = [(one, one.descriptor.accepts(facts)) for one in self._offers if name in one.descriptor.names]
         chosen = next((one for one, answer in asked if answer), None)
