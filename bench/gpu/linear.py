@@ -1,9 +1,9 @@
-"""`ops:triton`'s linear of one row beside torch's, on the weights of two models: microseconds and terabytes a second.
+"""`ops:triton`'s linears beside torch's, on the weights of two models: microseconds and terabytes a second.
 
-    python -m bench.gpu.linear [--sweep] [--out FILE]
+    python -m bench.gpu.linear [--rows 1 16 64] [--sweep] [--out FILE]
 
 Each weight is one of several copies in turn, so that none is still in the cache. Times are of CUDA graphs of 64 calls,
-medians over 9 runs. `--sweep` tries shapes of the kernel's programs.
+medians over 9 runs, ours launched early as in a served step. `--sweep` tries shapes of programs for one row.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import torch
 import triton  # type: ignore[import-untyped]
 from torch.nn import functional
 
-from srtkit_plugin_ops_triton.kernels import row_linear_kernel
-from srtkit_plugin_ops_triton.provider import Linear
+from srtkit_plugin_ops_triton.linear import Linear
+from srtkit_plugin_ops_triton.linear_kernels import row_linear_kernel
 
 CALLS, RUNS, CACHE = 64, 9, 200 << 20
 SHAPES = {
@@ -37,6 +37,7 @@ SHAPES = {
     "llama-8b down": (4096, 14336),
     "llama-8b head": (128256, 4096),
 }
+EARLY = {"EARLY": True, "launch_pdl": True}
 SWEEP = list(itertools.product((1, 2, 4, 8), (512, 1024, 2048), (2, 4, 8)))
 """Outputs of a program, inputs of a turn, warps."""
 
@@ -68,38 +69,43 @@ def swept(x: torch.Tensor, weights: list[torch.Tensor], block_n: int, block_k: i
 
     def call(weight: torch.Tensor) -> Callable[[], Any]:
         grid = (triton.cdiv(n, block_n),)
-        sizes = {"K": k, "BIAS": False, "BLOCK_N": block_n, "BLOCK_K": block_k, "num_warps": warps}
+        sizes = {"K": k, "BIAS": False, "BLOCK_N": block_n, "BLOCK_K": block_k, "num_warps": warps} | EARLY
         return lambda: row_linear_kernel[grid](x, weight, None, out, n, **sizes)
 
     return microseconds([call(weight) for weight in weights])
 
 
+def measured(rows: int, n: int, k: int, sweep: bool) -> dict[str, Any]:
+    """One size of weight with so many rows: the largest error beside float64, then microseconds and TB/s of each."""
+    copies = max(2, -(-CACHE // (n * k * 2)))
+    weights = [torch.randn(n, k, device="cuda", dtype=torch.bfloat16) * 0.02 for _ in range(copies)]
+    x = torch.randn(rows, k, device="cuda", dtype=torch.bfloat16)
+    ours = [Linear(EARLY, few_rows=True) for _ in weights]
+    for linear, weight in zip(ours, weights, strict=True):
+        linear.pack(weight, None)
+    gold = functional.linear(x.double(), weights[0].double())
+    times = {
+        "torch": microseconds([partial(functional.linear, x, weight) for weight in weights]),
+        "triton": microseconds([partial(linear, x) for linear in ours]),
+    }
+    line: dict[str, Any] = {"error": float((ours[0](x) - gold).abs().max() / gold.abs().max())}
+    line |= {which: [round(us, 2), round(n * k * 2 / us / 1e6, 2)] for which, us in times.items()}
+    if sweep and rows == 1:
+        best = sorted((swept(x, weights, *shape), shape) for shape in SWEEP)[:4]
+        line["best"] = [[round(us, 2), *shape] for us, shape in best]
+    return line
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("--rows", type=int, nargs="*", default=[1, 16, 64])
     parser.add_argument("--sweep", action="store_true")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     found: dict[str, Any] = {}
-    for name, (n, k) in SHAPES.items():
-        copies = max(2, -(-CACHE // (n * k * 2)))
-        weights = [torch.randn(n, k, device="cuda", dtype=torch.bfloat16) * 0.02 for _ in range(copies)]
-        x = torch.randn(1, k, device="cuda", dtype=torch.bfloat16)
-        ours = [Linear() for _ in weights]
-        for linear, weight in zip(ours, weights, strict=True):
-            linear.pack(weight, None)
-        gold = functional.linear(x.double(), weights[0].double())
-        worst = float((ours[0](x) - gold).abs().max() / gold.abs().max())
-        times = {
-            "torch": microseconds([partial(functional.linear, x, weight) for weight in weights]),
-            "triton": microseconds([partial(linear, x) for linear in ours]),
-        }
-        line: dict[str, Any] = {"error": worst}
-        line |= {which: [round(us, 2), round(n * k * 2 / us / 1e6, 2)] for which, us in times.items()}
-        if arguments.sweep:
-            best = sorted((swept(x, weights, *shape), shape) for shape in SWEEP)[:4]
-            line["best"] = [[round(us, 2), *shape] for us, shape in best]
-        found[name] = line
-        print(name, json.dumps(line), flush=True)
+    for rows, (name, (n, k)) in itertools.product(arguments.rows, SHAPES.items()):
+        found[f"{rows} {name}"] = line = measured(rows, n, k, arguments.sweep)
+        print(rows, name, json.dumps(line), flush=True)
     if arguments.out:
         arguments.out.write_text(json.dumps(found, indent=1))
 

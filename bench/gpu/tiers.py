@@ -49,7 +49,7 @@ def engine(folder: Path, shape: str, cache: str, load: Load, page: int) -> Bare:
         "prefix_cache__use": cache,
         "memory__page_size": page,
         "memory__kv_gib": gib / WORKING_SETS,
-        "model__max_context": -(-(load.longest + 2 * page) // page) * page,
+        "model__max_context": -(-(load.longest + load.said + load.answer + 1) // page) * page,  # with the traced round
         "scheduler__max_running": 16,
     }
     if cache == "hiradix":

@@ -116,31 +116,3 @@ def rope_kernel(
     _begin(EARLY)
     _turn(q, q_weight, cos, sin, eps, q_token, q_head, q_heads, NORM, HALF, Q_HEADS, BLOCK)
     _turn(k, k_weight, cos, sin, eps, k_token, k_head, k_heads, NORM, HALF, K_HEADS, BLOCK)
-
-
-@triton.jit
-def row_linear_kernel(
-    x, weight, bias, out, N,
-    K: tl.constexpr, BIAS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EARLY: tl.constexpr,
-):  # fmt: skip
-    """Grid (blocks of outputs): one row times a weight [N, K], which is read once, as fast as memory gives it.
-
-    Every output is summed by one program in one order: the same bits every time. The first weights are on their way
-    before the kernel before has ended: it does not write them.
-    """
-    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    k = tl.arange(0, BLOCK_K)
-    inside = (n < N)[:, None]
-    rows = weight + n.to(tl.int64)[:, None] * K
-    part = tl.load(rows + k[None, :], mask=inside & (k < K)[None, :], other=0.0, eviction_policy="evict_first")
-    _begin(EARLY)
-    acc = part.to(tl.float32) * tl.load(x + k, mask=k < K, other=0.0).to(tl.float32)[None, :]
-    for start in tl.range(BLOCK_K, K, BLOCK_K):
-        at = start + k
-        values = tl.load(x + at, mask=at < K, other=0.0).to(tl.float32)
-        part = tl.load(rows + at[None, :], mask=inside & (at < K)[None, :], other=0.0, eviction_policy="evict_first")
-        acc += part.to(tl.float32) * values[None, :]
-    total = tl.sum(acc, 1)
-    if BIAS:
-        total += tl.load(bias + n, mask=n < N, other=0.0).to(tl.float32)
-    tl.store(out + n, total.to(out.dtype.element_ty), mask=n < N)

@@ -7,18 +7,16 @@ from functools import partial
 import torch
 import triton  # type: ignore[import-untyped]
 from torch import Tensor
-from torch.nn import functional
 
 from srtkit.spec.ops import Op, OpFacts, OpsProvider, WeightOp
 from srtkit_plugin_ops_triton import kernels
 from srtkit_plugin_ops_triton.launching import ALONE, Launch, dense_rows, launch_of
+from srtkit_plugin_ops_triton.linear import Linear, few_rows_of
 from srtkit_plugin_ops_triton.sampling import argmax, penalize, sample
 
 SILU_BLOCK = EMBED_BLOCK = 1024
 SHARED_ROWS = 1024
 """Values of a program that norms several short rows."""
-MAX_BLOCK_K, MANY_OUTPUTS = 1024, 2048
-"""Of a linear of one row: inputs of a turn; outputs from which on a program has two of them."""
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, *, launch: Launch = ALONE) -> Tensor:
@@ -111,55 +109,6 @@ def _turn(
         )
 
 
-class Linear(WeightOp):
-    """One row by a kernel that keeps memory busy, where libraries leave half of it idle; more rows by theirs."""
-
-    def __init__(self, launch: Launch = ALONE) -> None:
-        self._weight: Tensor | None = None
-        self._bias: Tensor | None = None
-        self._blocks = 1, 1, 4
-        self._launch = launch
-
-    def pack(self, weight: Tensor, bias: Tensor | None) -> None:
-        """Keeps both as they are."""
-        self._weight, self._bias = weight.contiguous(), bias
-        self._blocks = linear_blocks(*weight.shape)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """x [T, in] → [T, out]."""
-        weight = self._weight
-        assert weight is not None, "called before pack"
-        if x.shape[0] != 1:
-            return functional.linear(x, weight, self._bias)
-        x = dense_rows(x)
-        (n, k), (block_n, block_k, warps) = weight.shape, self._blocks
-        out = torch.empty(1, n, dtype=x.dtype, device=x.device)
-        kernels.row_linear_kernel[(triton.cdiv(n, block_n),)](
-            *(x, weight, self._bias, out, n),
-            K=k,
-            BIAS=self._bias is not None,
-            BLOCK_N=block_n,
-            BLOCK_K=block_k,
-            num_warps=warps,
-            **self._launch,
-        )
-        return out
-
-    @property
-    def keeps_weight(self) -> bool:
-        """The loaded tensor itself."""
-        return True
-
-
-def linear_blocks(n: int, k: int) -> tuple[int, int, int]:
-    """Outputs of a program, inputs of a turn, and warps, as measured on an H200 (bench/gpu/linear.py --sweep).
-
-    Few outputs: many programs hide each other's waits. Long rows keep more warps busy.
-    """
-    block_k = min(MAX_BLOCK_K, int(triton.next_power_of_2(k)))
-    return 2 if k <= MAX_BLOCK_K and n > MANY_OUTPUTS else 1, block_k, 4 if k <= 2 * MAX_BLOCK_K else 8
-
-
 def _row_block(size: int) -> tuple[int, int]:
     """The block that holds a row, and warps for it: at most 16 values a thread of 32."""
     block = int(triton.next_power_of_2(size))
@@ -176,4 +125,6 @@ class TritonOps(OpsProvider):
 
     def bind(self, facts: OpFacts) -> Op | WeightOp:
         launch = launch_of(facts.device)
-        return Linear(launch) if facts.op == "linear" else partial(_FUNCTIONS[facts.op], launch=launch)
+        return (
+            Linear(launch, few_rows_of(facts)) if facts.op == "linear" else partial(_FUNCTIONS[facts.op], launch=launch)
+        )

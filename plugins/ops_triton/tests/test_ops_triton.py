@@ -70,7 +70,7 @@ def test_the_largest_norm(device: str) -> None:
 @pytest.mark.parametrize("bias", [False, True])
 def test_a_linear_of_one_row_is_that_of_torch(device: str, n: int, k: int, bias: bool) -> None:
     """Sizes that are no multiple of a program's block, in float32, against float64."""
-    from srtkit_plugin_ops_triton.provider import Linear
+    from srtkit_plugin_ops_triton.linear import Linear
 
     torch.manual_seed(2)
     weight, x, b = torch.randn(n, k), torch.randn(1, k), torch.randn(n)
@@ -78,6 +78,59 @@ def test_a_linear_of_one_row_is_that_of_torch(device: str, n: int, k: int, bias:
     linear.pack(weight.to(device), b.to(device) if bias else None)
     exact = x.double() @ weight.double().T + (b.double() if bias else 0)
     assert torch.allclose(linear(x.to(device)).double().cpu(), exact, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("rows", "n", "k"), [(2, 40, 256), (5, 33, 384), (64, 32, 128)])
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_linear_of_few_rows_is_that_of_torch(device: str, rows: int, n: int, k: int, bias: bool) -> None:
+    """Blocks of outputs and splits of K that are not full, rows that are not dense; twice, and bit for bit the same."""
+    from srtkit_plugin_ops_triton.linear import Linear, few_rows_blocks
+
+    torch.manual_seed(2)
+    weight, wide, b = torch.randn(n, k).half(), torch.randn(rows, k + 16).half(), torch.randn(n).half()
+    x = wide[:, 8 : 8 + k]
+    linear = Linear(few_rows=True)
+    linear.pack(weight.to(device), b.to(device) if bias else None)
+    first, again = (linear(wide.to(device)[:, 8 : 8 + k]) for _ in range(2))
+    exact = x.double() @ weight.double().T + (b.double() if bias else 0)
+    assert few_rows_blocks(n, k).splits == k // 128
+    assert torch.allclose(first.double().cpu(), exact, rtol=2e-3, atol=2e-2)
+    assert torch.equal(first, again)
+
+
+@pytest.mark.parametrize(
+    ("rows", "k", "taken"), [(2, 128, True), (64, 128, True), (65, 128, False), (2, 130, False), (0, 128, False)]
+)
+def test_which_rows_are_few(monkeypatch: pytest.MonkeyPatch, rows: int, k: int, taken: bool) -> None:
+    from srtkit_plugin_ops_triton import linear
+
+    used = []
+    monkeypatch.setattr(linear.Linear, "_of_few", lambda self, x, weight, arrived: used.append(x) or x)
+    one = linear.Linear(few_rows=True)
+    one.pack(torch.zeros(4, k), None)
+    one(torch.zeros(rows, k))
+    assert bool(used) == taken
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "blocks"),
+    [(1024, 2048, (32, 7, 4)), (4096, 14336, (32, 7, 1)), (6144, 1024, (64, 5, 1)), (28672, 4096, (128, 4, 1))],
+)
+def test_blocks_fill_a_card_once(n: int, k: int, blocks: tuple[int, int, int]) -> None:
+    from srtkit_plugin_ops_triton.linear import few_rows_blocks
+
+    assert few_rows_blocks(n, k) == blocks
+
+
+@pytest.mark.parametrize(
+    ("platform", "architecture", "dtype", "served"),
+    [("cuda", "sm90", "bfloat16", True), ("cuda", "sm80", "bfloat16", False), ("cuda", "sm90", "float32", False),
+     ("rocm", "gfx942", "bfloat16", False)],
+)  # fmt: skip
+def test_where_few_rows_have_a_kernel(platform: str, architecture: str, dtype: str, served: bool) -> None:
+    from srtkit_plugin_ops_triton.linear import few_rows_of
+
+    assert few_rows_of(OpFacts("linear", dtype, DeviceFacts(platform, "test", architecture), {})) == served
 
 
 @pytest.mark.parametrize(
