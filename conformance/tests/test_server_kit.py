@@ -253,11 +253,12 @@ def test_a_server_does_not_outlive_the_suite_even_one_that_is_killed(tmp_path: P
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_memory_is_what_processes_have_written_and_not_what_they_map() -> None:
     before = memory([os.getpid()])
-    written = bytearray(b"x" * (64 << 20))
+    written = mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE)  # malloc would hand out what earlier tests had written
+    written.write(b"x" * (64 << 20))
     after = memory([os.getpid()])
     assert 60 < after - before < 72
     with tempfile.TemporaryFile() as file:
-        file.write(written)
+        file.write(written[:])
         file.flush()
         with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
             assert mapped[:: 1 << 12].count(b"x") == 64 << 8

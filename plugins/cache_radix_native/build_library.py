@@ -29,12 +29,14 @@ def up_to_date(library: Path = LIBRARY) -> bool:
 
 
 def build(cxx: str, library: Path = LIBRARY, extra: tuple[str, ...] = ("-s",)) -> None:
-    """Compile and link. Raises CalledProcessError with the compiler's words on standard error."""
+    """Compile and link, to the same bytes wherever this folder lies.
+
+    Raises CalledProcessError with the compiler's words on standard error.
+    """
     sources = sorted(str(file) for file in (HERE / "src").glob("*.cpp"))
     # Beside the old file and renamed: a running process keeps the one it has mapped.
-    subprocess.run(
-        [cxx, *FLAGS, *extra, f"-I{sysconfig.get_path('include')}", *sources, "-o", f"{library}.new"], check=True
-    )
+    places = [f"-I{sysconfig.get_path('include')}", f"-ffile-prefix-map={HERE}=."]
+    subprocess.run([cxx, *FLAGS, *places, *extra, *sources, "-o", f"{library}.new"], check=True)
     Path(f"{library}.new").replace(library)
 
 

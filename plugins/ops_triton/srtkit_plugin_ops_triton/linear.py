@@ -54,7 +54,7 @@ def row_blocks(n: int, k: int) -> tuple[int, int, int]:
 
 
 def few_rows_blocks(n: int, k: int) -> Blocks:
-    """For a few rows: the narrowest blocks of outputs that all run at once, else wide ones; splits of K fill the GPU."""
+    """For a few rows: the narrowest blocks of outputs that all run at once, else wide ones; splits fill the GPU."""
     each = next((one for one in (32, 64) if n <= one * PROGRAMS), 128)
     wanted = max(1, round(PROGRAMS / triton.cdiv(n, each)))
     turns = k // BLOCK_K
