@@ -105,6 +105,10 @@ def test_arguments_of_a_wrong_type_are_named(make: Make, config: Path) -> None:
             next(engine.stream(prompt))
     with pytest.raises(EngineError, match="unknown operation"):
         engine.control(5)
+    for op, given in (("cache", {"limits": 3}), ("cache", {"limit": "x"}), ("storage", {}), ("info", {"x": 1})):
+        with pytest.raises(EngineError, match=op):
+            engine.control(op, **given)
+    assert engine.generate("Hello", max_tokens=2)
     with pytest.raises(ConfigError, match="overrides is not a dict"):
         Engine.from_config(config, ["server.port=1"])
 

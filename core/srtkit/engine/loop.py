@@ -79,22 +79,22 @@ class EngineLoop:
     def _absorb(self, wait: float | None) -> bool:
         """Take all messages that have come; whether there were any."""
         batch = self.inbox.drain(wait)
+        take: dict[type, Callable[[Any], object]] = {Submit: self.scheduler.submit, Abort: self.scheduler.abort}
+        take[Control] = self._control
         for message in (decode(frames[0]) for frames in batch):
-            if isinstance(message, Submit):
-                self.scheduler.submit(message)
-            elif isinstance(message, Abort):
-                self.scheduler.abort(message)
-            elif isinstance(message, Control):
-                self._control(message)
+            take[type(message)](message)
         return bool(batch)
 
     def _control(self, message: Control) -> None:
         book = self.scheduler.book
         operations: dict[str, Callable[..., Any]] = {"info": self.info, "shutdown": self._stop}
         operations |= {"flush_cache": book.room.flush, "cache": book.room.figures, "storage": book.cache.use_storage}
-        known = message.op in operations
-        value = operations[message.op](**message.args) if known else None
-        self._send(Reply(message.id, value, "" if known else f"unknown operation {message.op!r}"))
+        error = "" if message.op in operations else f"unknown operation {message.op!r}"
+        try:
+            value = None if error else operations[message.op](**message.args)
+        except TypeError as problem:  # arguments come from whoever asks
+            value, error = None, f"{message.op}: {problem}"
+        self._send(Reply(message.id, value, error))
 
     def _stop(self) -> None:
         self._stopping = True

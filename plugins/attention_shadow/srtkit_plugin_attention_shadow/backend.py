@@ -7,11 +7,13 @@ when to compare and what to say; how far is too far is compare.py's, what a dump
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from srtkit.spec.attention import (
@@ -95,6 +97,7 @@ class ShadowAttention(AttentionBackend):
             build.options.dump_mib << 20,
         )
         self._compared = 0
+        self._began = time.strftime("%m%d-%H%M%S")  # dumps of the run before stay
 
     def new_plan(self, limits: Limits) -> ShadowPlan:
         """A plan of each."""
@@ -186,16 +189,22 @@ class ShadowAttention(AttentionBackend):
         if len(found) > LISTED:
             lines.append(f"  … {len(found)} heads of {rows} rows in all")
         if self._options.folder:
-            folder = Path(self._options.folder)
-            folder.mkdir(parents=True, exist_ok=True)
-            path = folder / self._file_name(dump)
-            dump.save(path)
-            lines.append(f"  srt debug replay {path}")
+            lines.append(f"  {self._saved(dump, Path(self._options.folder))}")
         if self._left == 0:
             lines.append("  that was the last report of this group: nothing is compared any more")
         return "\n".join(lines)
 
+    def _saved(self, dump: Dump, folder: Path) -> str:
+        """Write the dump; what to do with it, or why there is none. A full disk must not end the server."""
+        path = folder / self._file_name(dump)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            dump.save(path)
+        except (OSError, SafetensorError) as error:
+            return f"its dump was not written, {error}: name another [attention.options.shadow] folder"
+        return f"srt debug replay {path}"
+
     def _file_name(self, dump: Dump) -> str:
         meta = dump.meta
         number = self._options.reports - self._left
-        return f"{meta.live.name}-layer{meta.layer}-step{meta.step}-{number}.safetensors"
+        return f"{meta.live.name}-{self._began}-layer{meta.layer}-step{meta.step}-{number}.safetensors"

@@ -93,6 +93,15 @@ def test_steps_layers_and_reports_are_limited(tmp_path: Path, off: None, caplog:
     assert not (tmp_path / "other").exists()
 
 
+def test_a_dump_that_cannot_be_written_is_said_and_ends_nothing(
+    tmp_path: Path, off: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    step_of(tmp_path / "file" / "dumps").run(fresh=True)
+    [said] = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
+    assert "row 1" in said and "not written" in said and "[attention.options.shadow] folder" in said
+
+
 def test_a_dump_that_would_be_too_large_leaves_rows_without_a_finding_out(tmp_path: Path, off: None) -> None:
     step = step_of(tmp_path)
     step.rig.backend._circumstances = replace(step.rig.backend._circumstances, largest=1)  # type: ignore[attr-defined]

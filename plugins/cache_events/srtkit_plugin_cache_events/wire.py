@@ -6,13 +6,14 @@ Knows no sockets and no cache.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeVar
 
 import msgspec
 
 VERSION = 1
 Kind = Literal["messages", "snapshot", "gone", "error"]
+T = TypeVar("T")
 
 
 class Event(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -59,6 +60,19 @@ class Reply(msgspec.Struct, array_like=True, frozen=True):
 
 
 encode = msgspec.msgpack.Encoder().encode
-decode_batch = msgspec.msgpack.Decoder(Batch).decode
-decode_request = msgspec.msgpack.Decoder(Request).decode
-decode_reply = msgspec.msgpack.Decoder(Reply).decode
+
+
+def _decode(kind: type[T]) -> Callable[[bytes], T]:
+    """Of one kind. Raises `msgspec.MsgspecError` for bytes that are none."""
+    plain = msgspec.msgpack.Decoder(kind).decode
+
+    def decode(message: bytes) -> T:
+        try:
+            return plain(message)
+        except RecursionError:
+            raise msgspec.DecodeError("the message nests too deeply") from None
+
+    return decode
+
+
+decode_batch, decode_request, decode_reply = _decode(Batch), _decode(Request), _decode(Reply)

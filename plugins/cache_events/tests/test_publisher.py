@@ -175,3 +175,13 @@ def test_closing_says_what_is_still_queued_and_ends_the_thread() -> None:
         one.close()
         assert decode_batch(reader.recv_multipart()[2]).events[0].hashes == [1]
     assert not one._thread.is_alive()
+
+
+def test_a_request_that_nests_too_deeply_is_refused_and_the_next_one_answered() -> None:
+    one = publisher()
+    with socket(zmq.DEALER, one.replay) as asking:
+        asking.send_multipart([b"", b"\x95\x01\xa8snapshot\x00\x00" + b"\x91" * 60_000 + b"\x00"])
+        assert asking.poll(5000)
+        assert msgspec.msgpack.decode(asking.recv_multipart()[1])[1] == "error"
+    assert ask(one, 1, "snapshot")[0][1] == "snapshot"
+    one.close()

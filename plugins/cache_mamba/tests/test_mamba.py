@@ -110,3 +110,17 @@ def test_the_outline_shows_where_snapshots_stand() -> None:
     states.release(states.insert(states.match(key("AB")), key("AB"), {"state": np.array([9], np.int32)}, 2 * PAGE)[0])
     [one] = states.outline(10, 0)
     assert (one.length, one.pages["state"].tolist()) == (2 * PAGE, [9])
+
+
+def test_a_chain_of_any_length_goes_with_its_last_state() -> None:
+    """States alone, one for each chunk of a prompt: nodes go in one call when nothing keeps them."""
+    cache, chunks = plugin.build(PrefixCacheBuild(PAGE, (STATE,), plugin.MambaOptions())), 2 * sys.getrecursionlimit()
+    ids = np.arange(PAGE * chunks, dtype=np.int32)
+    lease = cache.match(CacheKey(ids))
+    for n in range(1, chunks + 1):
+        state = np.array([7] if n == chunks else [], np.int32)
+        lease, _ = cache.insert(lease, CacheKey(ids[: PAGE * n]), {"state": state}, PAGE * n)
+    cache.release(lease)
+    assert cache.peek([CacheKey(ids)]) == [PAGE * chunks]
+    assert cache.evict("state", 1).pages["state"].tolist() == [7]
+    assert cache.peek([CacheKey(ids)]) == [0]

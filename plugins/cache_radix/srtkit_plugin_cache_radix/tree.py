@@ -204,17 +204,22 @@ class Tree:
         return freed
 
     def _settle(self, node: Node) -> None:
-        """A node lost its last hold, or a child: queue it if it may go now. An empty root goes at once."""
-        if node.holds or node.children:
-            return
-        if node.parent is None:
-            assert isinstance(node.key, bytes)
-            del self._roots[node.key]
-            return
-        if node.ticket is None:
-            node.ticket = self._queue.push(self._rank(node), node)
-        if self._bare and not any(budget.at(node).any() for budget in self._budgets):
-            self.trim(node, node.n_pages)
+        """A node lost its last hold, or a child: queue it if it may go now. An empty root goes at once.
+
+        So does a node that nothing needs any more, and then its parent, and so on: a chain may have any length.
+        """
+        while not (node.holds or node.children):
+            if node.parent is None:
+                assert isinstance(node.key, bytes)
+                del self._roots[node.key]
+                return
+            if node.ticket is None:
+                node.ticket = self._queue.push(self._rank(node), node)
+            if not self._bare or any(budget.at(node).any() for budget in self._budgets):
+                return
+            parent = node.parent
+            self._cut(node, node.n_pages)
+            node = parent
 
     def prune(self, emptied: Sequence[Node]) -> None:
         """Budgets have nothing left at these nodes: they go, if nothing else needs them."""
@@ -234,6 +239,14 @@ class Tree:
 
         Returns the pages [components, pages], then what goes with them of each budget.
         """
+        parent, whole = _parent(leaf), n_pages == leaf.n_pages
+        pages = self._cut(leaf, n_pages)
+        if whole:
+            self._settle(parent)
+        return pages
+
+    def _cut(self, leaf: Node, n_pages: int) -> list[Ints]:
+        """`trim`, but that its parent is not looked at."""
         if self._on_trim is not None:
             self._on_trim(leaf, n_pages)
         keep = leaf.n_pages - n_pages
@@ -249,10 +262,8 @@ class Tree:
         assert leaf.ticket is not None and not leaf.children
         self._queue.discard(leaf.ticket)
         leaf.ticket = None
-        parent = _parent(leaf)
-        del parent.children[leaf.key]
+        del _parent(leaf).children[leaf.key]
         self.nodes -= 1
-        self._settle(parent)
         return pages
 
     def clear(self) -> tuple[list[Ints], list[list[Ints]]]:

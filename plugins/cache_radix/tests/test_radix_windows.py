@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -106,3 +107,18 @@ def test_a_reset_leaves_to_a_lease_what_it_holds() -> None:
     given = cache.release(lease).pages
     assert (given["full"].tolist(), given["window"].tolist()) == ([100, 101, 102, 103], [3, 4])
     assert cache.stats().cached_pages == {"full": 0, "window": 0}
+
+
+def test_a_chain_of_any_length_goes_with_its_last_page() -> None:
+    """A node for each chunk of a prompt, none of them with pages of its own once its window is behind."""
+    cache, chunks = new_cache(WINDOW), 2 * sys.getrecursionlimit()
+    ids, pages = np.arange(PAGE * chunks, dtype=np.int32), np.arange(1, chunks + 1, dtype=np.int32)
+    lease = cache.match(CacheKey(ids, limit=len(ids)))
+    for n in range(1, chunks + 1):
+        lease, _ = cache.insert(lease, CacheKey(ids[: PAGE * n], limit=PAGE * n), {"window": pages[:n]}, PAGE * n)
+    cache.release(lease)
+    gone = 0
+    while cache.evictable("window"):
+        gone += len(cache.evict("window", 1).pages["window"])
+    assert gone == chunks
+    assert cache.peek([CacheKey(ids)]) == [0]

@@ -7,6 +7,7 @@ with each other, so a clock that jumps changes which files go first, and nothing
 from __future__ import annotations
 
 import os
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -38,10 +39,12 @@ class FileStore(KVStore):
         self._lock = threading.Lock()  # of the two below, and of evicting
         self._size = 0  # bytes of files, as far as this process knows
         self._serial = 0
+        self._token = secrets.token_hex(4)  # a process id is one's own only within a container and a store
         self._closed = False
         try:
+            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)  # pages tell of prompts
             for first in range(256):
-                (self._root / f"{first:02x}").mkdir(parents=True, exist_ok=True)
+                (self._root / f"{first:02x}").mkdir(exist_ok=True)
             self._evict(incoming=0)
         except OSError as error:
             raise ConfigError(PART, f"{self._root} cannot be used: {error}", "choose another path") from None
@@ -108,7 +111,7 @@ class FileStore(KVStore):
                 self._evict(incoming=size)
             self._size += size
             self._serial += 1
-            unfinished = place.with_name(f"{os.getpid()}-{self._serial}{UNFINISHED}")
+            unfinished = place.with_name(f"{self._token}-{self._serial}{UNFINISHED}")
         try:
             with unfinished.open("wb") as file:
                 file.write(header(key, content))

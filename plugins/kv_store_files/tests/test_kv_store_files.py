@@ -6,6 +6,7 @@ import os
 import resource
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -128,7 +129,7 @@ def test_a_full_disk_is_an_error_in_the_reply(tmp_path: Path) -> None:
     """The folder of a key leads to /dev/full, where no write has room."""
     one = store(tmp_path)
     folder = tmp_path / KEYS[5].hex()[:2]
-    (folder / f"{os.getpid()}-1.unfinished").symlink_to("/dev/full")
+    (folder / f"{one._token}-1.unfinished").symlink_to("/dev/full")
     reply = one.put([(KEYS[5], PAGE), (KEYS[6], PAGE)], 1.0)
     assert reply.values == (False, True)
     assert "No space left" in reply.error
@@ -143,3 +144,21 @@ def test_a_folder_that_cannot_be_is_said_at_start(tmp_path: Path) -> None:
 
 def test_the_header_is_as_its_docstring_says() -> None:
     assert HEADER_BYTES == 8 + 32 + 8 + 16
+
+
+def test_two_stores_of_one_process_share_a_folder(tmp_path: Path) -> None:
+    """As two containers do whose processes have the same number: all that is told to be kept is there."""
+    stores = [store(tmp_path) for _ in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        for key in KEYS:
+            kept = [*pool.map(lambda one, key=key: one.put([(key, PAGE)], 5.0), stores)]
+            assert kept == [Reply((True,))] * 2
+            assert stores[0].get([key], 5.0) == Reply((PAGE,))
+
+
+def test_a_folder_that_it_makes_is_its_users_alone(tmp_path: Path) -> None:
+    store(tmp_path / "made")
+    assert (tmp_path / "made").stat().st_mode & 0o777 == 0o700
+    (tmp_path / "given").mkdir(mode=0o755)
+    store(tmp_path / "given")
+    assert (tmp_path / "given").stat().st_mode & 0o777 == 0o755

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from srtkit.spec.capabilities import YES
 from srtkit.spec.hookspecs import hookimpl
@@ -21,6 +21,12 @@ class RedisOptions(BaseModel):
     timeout_seconds: float = Field(0.5, gt=0, description="most that connecting, or one request, may hang")
     retry_seconds: float = Field(1.0, ge=0, description="after a failure, how long calls fail without asking")
     keep_seconds: int | None = Field(None, gt=0, description="pages go so long after they were put; else by maxmemory")
+
+    @model_validator(mode="after")
+    def _trust_is_of_tls(self) -> RedisOptions:
+        if self.ca_file and not self.url.startswith("rediss://"):
+            raise ValueError("ca_file is for a url that begins with rediss://, and this one does not")
+        return self
 
 
 def capabilities(options: BaseModel) -> KVStoreCapabilities:

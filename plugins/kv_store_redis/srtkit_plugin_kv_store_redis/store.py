@@ -32,7 +32,7 @@ class RedisStore(KVStore):
     """One client, whose pool has a connection for each thread that is calling."""
 
     def __init__(self, options: RedisOptions) -> None:
-        """Connects to nothing yet. Raises `ConfigError` for a url that is none."""
+        """Connects to nothing yet. Raises `ConfigError` for a url that is none, or has unknown parameters."""
         trust = {"ssl_ca_certs": options.ca_file} if options.ca_file else {}
         secret = {"password": options.password} if options.password else {}
         seconds = options.timeout_seconds
@@ -46,7 +46,9 @@ class RedisStore(KVStore):
                 **trust,
                 **secret,
             )
-        except ValueError as error:
+            pool = self._client.connection_pool
+            pool.connection_class(**pool.connection_kwargs)  # a pool looks at them at its first connection only
+        except (ValueError, TypeError) as error:
             raise ConfigError(PART, f"url: {error}", "e.g. rediss://cache.example:6379/0") from None
         self._prefix = options.prefix.encode()
         self._keep = options.keep_seconds

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import redis
+from pydantic import ValidationError
 
 from srtkit.spec.errors import ConfigError
 from srtkit.spec.kv_store import KEY_BYTES, KVStore, KVStoreBuild, Reply
@@ -141,3 +142,12 @@ def test_pages_go_after_their_time(server: RedisServer) -> None:
 def test_a_url_that_is_none_is_said_at_start() -> None:
     with pytest.raises(ConfigError, match="rediss://"):
         store("http://localhost")
+
+
+def test_parameters_that_no_connection_takes_are_said_at_start() -> None:
+    with pytest.raises(ConfigError, match="foo"):
+        store("redis://127.0.0.1:6379/0?foo=1")
+    for url in ("redis://127.0.0.1", "unix:///run/redis.sock"):
+        with pytest.raises(ValidationError, match="begins with rediss://"):
+            RedisOptions(url=url, ca_file="ca.pem")
+    assert RedisOptions(url="rediss://127.0.0.1", ca_file="ca.pem").ca_file
