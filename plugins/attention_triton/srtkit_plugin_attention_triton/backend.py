@@ -212,6 +212,7 @@ class TritonAttention(AttentionBackend):
             "TREE_WORDS": 0 if bits is None else bits.shape[2],
             "BLOCK_Q": block_q,
             "TILE": tile.tile,
+            "SEGMENTS": cut,
             "MIXED": call.mixed,
             "PREFIX": shared.tile.tile if prefixes and shared else 0,
         }
@@ -219,12 +220,11 @@ class TritonAttention(AttentionBackend):
         attend_kernel[(blocks * (spec.q_heads // self._group), cut)](
             *(q, *planes_of(call.layer), out, call.lse, *parts, *prefix, call.layer.sinks),
             *(*scales_of(call.layer), bits, batch.positions, batch.cu_q, batch.context, view.page_table),
-            *(scale_of(spec), spec.soft_cap, call.first_row, call.rows, call.q_len, cut, view.page_table.stride(0)),
+            *(scale_of(spec), spec.soft_cap, call.first_row, call.rows, call.q_len, view.page_table.stride(0)),
             *(q.stride(0), q.stride(1), out.stride(0), out.stride(1), *strides(call.layer)),
             PAGE=view.page_tokens,
             SINKS=spec.sinks,
             BLOCK_M=tile.block_m,
-            CUT=cut > 1,
             UNIFORM=call.q_len > 0,
             num_warps=tile.warps,
             num_stages=tile.stages,
@@ -237,7 +237,7 @@ class TritonAttention(AttentionBackend):
         if cut > 1:
             merge_kernel[(call.tokens, spec.q_heads)](
                 *(out, call.lse, *parts, *prefix, batch.cu_q, batch.context),
-                *(call.first_row, call.q_len, cut, out.stride(0), out.stride(1)),
+                *(call.first_row, call.q_len, out.stride(0), out.stride(1)),
                 CHUNK=min(MERGE_CHUNK, cut),
                 num_warps=4,
                 **{name: constants[name] for name in ("HEADS", "V_HEAD", "V_PAD")},

@@ -246,25 +246,25 @@ def _joined(
     return largest, total, acc
 
 
-@triton.jit(do_not_specialize=["first_row", "rows", "q_len", "segments", "table_stride"])
+@triton.jit(do_not_specialize=["first_row", "rows", "q_len", "table_stride"])
 def attend_kernel(
     q, k, v, out, lse, part_out, part_lse, prefix_out, prefix_lse, header, skip_of, member_of,
     sinks, k_scales, v_scales, tree, positions, cu_q, context_of, table, scale, soft_cap, first_row, rows, q_len,
-    segments, table_stride, q_token, q_head, out_token, out_head, k_page, k_token, k_head, v_page, v_token, v_head,
+    table_stride, q_token, q_head, out_token, out_head, k_page, k_token, k_head, v_page, v_token, v_head,
     HEADS: tl.constexpr, GROUP: tl.constexpr, SPLIT: tl.constexpr, HEAD: tl.constexpr, V_HEAD: tl.constexpr,
     HEAD_PAD: tl.constexpr, V_PAD: tl.constexpr, PAGE: tl.constexpr, LATENT: tl.constexpr,
     K_STEP: tl.constexpr, V_STEP: tl.constexpr, TREE_WORDS: tl.constexpr,
     WINDOW: tl.constexpr, CAUSAL: tl.constexpr, SOFT_CAP: tl.constexpr, SINKS: tl.constexpr, LSE: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_Q: tl.constexpr, TILE: tl.constexpr, CUT: tl.constexpr, UNIFORM: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_Q: tl.constexpr, TILE: tl.constexpr, SEGMENTS: tl.constexpr, UNIFORM: tl.constexpr,
     MIXED: tl.constexpr, PREFIX: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Grid (blocks of queries x groups of heads, segments) over `rows` rows from `first_row` on: see _own_work.
+    """Grid (blocks of queries x groups of heads, SEGMENTS) over `rows` rows from `first_row` on: see _own_work.
 
     A group is the GROUP query heads of a KV head, or of SPLIT parts of them one. LATENT: q holds the part that meets v,
     which is the value and most of the key, before the part that meets k. `scale` holds log2(e) unless SOFT_CAP.
     UNIFORM: every row has `q_len` queries. MIXED: rows of one query are for such a launch, others for one that is not.
-    Unless keys are CUT, results go to out and lse; else to part_out [query, head, segment, V_HEAD] and part_lse
-    (base 2) [query, head, segment], queries numbered as if all rows had `q_len`.
+    With one segment results go to out and lse; else to part_out [query, head, segment, V_HEAD] and part_lse, base 2,
+    [query, head, segment], queries numbered as if all rows had `q_len`.
     PREFIX, its tile: prefix_kernel had the first skip_of[row] keys; what it gave joins here, or in merge_kernel.
     TREE_WORDS: `tree` [token, TREE_WORDS] has a bit for each draft of the row that the token sees.
     """
@@ -285,8 +285,8 @@ def attend_kernel(
         context -= skip
         pages += skip // PAGE
     low, high, first, last = _span(context, n_query, query, TILE, BLOCK_Q, WINDOW, CAUSAL, TREE_WORDS > 0)
-    if CUT:
-        each = tl.cdiv(last - first, segments)
+    if SEGMENTS > 1:
+        each = tl.cdiv(last - first, SEGMENTS)
         first += segment * each
         last = tl.minimum(first + each, last)
         if first >= last:
@@ -329,13 +329,13 @@ def attend_kernel(
         )
 
     acc = _scaled(acc, v_scales, kv_head, V_STEP)
-    if PREFIX and not CUT:  # noqa: SIM102 - one is known when compiling
+    if PREFIX and SEGMENTS == 1:  # noqa: SIM102 - one is known when compiling
         if skip > 0:
             at, parts = _in_prefix(header, member_of, row, skip, group * GROUP + m, HEADS, PREFIX)
             largest, total, acc = _joined(prefix_out, prefix_lse, at, parts, valid, largest, total, acc, V_HEAD, V_PAD)
     acc, sums = _finished(acc, total, largest)
     out_mask = valid[:, None] & (dv < V_HEAD)[None, :]
-    if not CUT:
+    if SEGMENTS == 1:
         out_at = out + token[:, None] * out_token + head[:, None] * out_head + dv[None, :]
         tl.store(out_at, acc.to(out.dtype.element_ty), mask=out_mask)
         if LSE:
@@ -344,7 +344,7 @@ def attend_kernel(
         place = token - tl.load(cu_q + first_row)
         if MIXED:
             place = row.to(tl.int64) + tl.zeros([BLOCK_M], tl.int64)
-        part = (place * HEADS + head) * segments + segment
+        part = (place * HEADS + head) * SEGMENTS + segment
         tl.store(part_out + part[:, None] * V_HEAD + dv[None, :], acc, mask=out_mask)
         tl.store(part_lse + part, sums, mask=valid)
 
@@ -437,12 +437,12 @@ def _merged(
     return largest, total, acc
 
 
-@triton.jit(do_not_specialize=["first_row", "q_len", "segments"])
+@triton.jit(do_not_specialize=["first_row", "q_len"])
 def merge_kernel(
     out, lse, part_out, part_lse, prefix_out, prefix_lse, header, skip_of, member_of, cu_q, context_of,
-    first_row, q_len, segments, out_token, out_head,
+    first_row, q_len, out_token, out_head,
     HEADS: tl.constexpr, V_HEAD: tl.constexpr, V_PAD: tl.constexpr, WINDOW: tl.constexpr, CAUSAL: tl.constexpr,
-    LSE: tl.constexpr, TREE_WORDS: tl.constexpr, BLOCK_Q: tl.constexpr, TILE: tl.constexpr,
+    LSE: tl.constexpr, TREE_WORDS: tl.constexpr, BLOCK_Q: tl.constexpr, TILE: tl.constexpr, SEGMENTS: tl.constexpr,
     MIXED: tl.constexpr, PREFIX: tl.constexpr, CHUNK: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Grid (queries, heads) of rows with `q_len` queries: the parts that attend_kernel wrote become out and lse.
@@ -462,11 +462,11 @@ def merge_kernel(
         skip = tl.load(skip_of + row)
         context -= skip
     _, _, first, last = _span(context, q_len, query, TILE, BLOCK_Q, WINDOW, CAUSAL, TREE_WORDS > 0)
-    each = tl.cdiv(last - first, segments)
+    each = tl.cdiv(last - first, SEGMENTS)
     parts = tl.cdiv(last - first, each)  # the others wrote nothing
 
     dv = tl.arange(0, V_PAD)
-    at = (index.to(tl.int64) * HEADS + head) * segments
+    at = (index.to(tl.int64) * HEADS + head) * SEGMENTS
     largest, total = tl.full([], float("-inf"), tl.float32), tl.full([], 0.0, tl.float32)
     acc = tl.zeros([V_PAD], tl.float32)
     largest, total, acc = _merged(part_out, part_lse, at, parts, largest, total, acc, V_HEAD, V_PAD, CHUNK)

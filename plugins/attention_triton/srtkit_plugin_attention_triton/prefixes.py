@@ -16,7 +16,7 @@ from srtkit.spec.facts import Limits
 from srtkit.spec.platform import Platform
 from srtkit.spec.step_plan import Ints
 
-MAX_GROUPS = MAX_DEPTH = 16
+MAX_GROUPS = 16
 MAX_PARTS = 64
 BLOCK_WORDS = 4
 """Of a block of members: the first one's place in the list of members, their number, the shared tokens, one's row."""
@@ -45,17 +45,13 @@ def find(pages: Ints, worth: int, block: int) -> list[Group]:
     """
     if len(pages) < 2:
         return []
-    every = np.arange(len(pages), dtype=np.int32)
-    worthy = [one for one in _best(pages, every, 0, block, MAX_DEPTH) if one.saved(block) >= worth]
+    worthy = [one for one in _best(pages, np.arange(len(pages), dtype=np.int32), 0, block) if one.saved(block) >= worth]
     return sorted(worthy, key=lambda one: one.saved(block), reverse=True)[:MAX_GROUPS]
 
 
-def _best(pages: Ints, rows: Ints, column: int, block: int, depth: int) -> list[Group]:
-    """The best groups of rows that are alike before `column`: families of the same page there, or families of them.
-
-    Looks `depth` families deep: rows that leave one text page after page would take longer to look at than to serve.
-    """
-    if column == pages.shape[1] or not depth:
+def _best(pages: Ints, rows: Ints, column: int, block: int) -> list[Group]:
+    """The best groups of rows that are alike before `column`: families of the same page there, or families of them."""
+    if column == pages.shape[1]:
         return []
     order = rows[np.argsort(pages[rows, column], kind="stable")]
     of = pages[order, column]
@@ -71,7 +67,7 @@ def _best(pages: Ints, rows: Ints, column: int, block: int, depth: int) -> list[
             middle = (low + high) // 2
             low, high = (middle, high) if _alike(pages, family, middle) else (low, middle)
         whole = Group(family, high)
-        parts = _best(pages, family, high, block, depth - 1) if size > 2 else []
+        parts = _best(pages, family, high, block) if size > 2 else []
         apart = sum(one.saved(block) for one in parts)
         groups += parts if apart > whole.saved(block) else [whole]
     return groups

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -111,13 +109,3 @@ def test_steps_of_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     assert of.step(document, document, document, [1, 5]) == ([2, 1, 3], [0, 1, 2], [41 * 16] * 3 + [0])
     assert of.step([3], [4], [5], [6]) == ([0, 2, 0], [], [0, 0, 0, 0])
     assert of.step([8, 9], [8, 9], [6], [5]) == ([1, 2, 2], [0, 1], [32, 32, 0, 0])
-
-
-def test_rows_that_leave_one_text_page_after_page_are_looked_at_so_deep_only() -> None:
-    """A family within each family: as many as rows, were they followed to the end."""
-    rows = 2 * sys.getrecursionlimit()
-    pages = np.tril(np.broadcast_to(np.arange(1, rows + 1, dtype=np.int32), (rows, rows)))
-    begin = time.perf_counter()
-    groups = find(pages, 1, 64)
-    assert time.perf_counter() - begin < 5
-    assert groups and len(groups) <= MAX_GROUPS

@@ -173,6 +173,8 @@ class HiradixCache(PrefixCache):
             for page in move.host:
                 # A page that storage did not take is as good as before.
                 self._host.moved(page, ok or move.kind == "store")
+            if move.kind == "fetch":
+                self._copies.fetched()
             if move.kind == "save" and ok and self._storing:
                 self._copies.store([page for page in move.host if self._host.get(page.name) is page])
             spoilt |= move.kind == "load" and not ok
@@ -188,7 +190,7 @@ class HiradixCache(PrefixCache):
         missing = [name for name in names if (page := self._host.get(name)) is None or not page.ready]
         if len(missing) * self._page_size < self._options.fetch_tokens:
             return 0
-        ids = [number for name in missing[: self._host.total // 2] if (number := self._copies.fetch(name))]
+        ids = [number for name in missing if (number := self._copies.fetch(name))]
         self._host.touch(names)
         seconds, per_token = self._options.fetch_wait
         if not ids or not seconds:

@@ -27,6 +27,7 @@ class Copies:
         self._host = host
         self._moves = moves
         self._store_seconds = store_seconds
+        self._fetching = 0  # pages of the host that wait for storage
         self._names: dict[str, dict[int, bytes]] = {name: {} for name in components}  # of the inner cache's pages
 
     def names_of(self, inner: Lease) -> list[bytes]:
@@ -56,8 +57,12 @@ class Copies:
         return Evicted(self._moves.free_of(evicted))
 
     def save(self, names: Sequence[bytes], pages: Mapping[str, Ints]) -> int:
-        """Copy pages to the host unless they are there, or coming, or there is no room; how many."""
-        asked = ((i, self._host.add(name)) for i, name in enumerate(names) if not self._host.get(name))
+        """Copy pages to the host unless they are there, or being saved, or there is no room; how many.
+
+        One that storage was to bring is saved, too: nobody saves it later if storage then fails. What storage still
+        writes goes to the page that it was given.
+        """
+        asked = ((i, self._host.add(name)) for i, name in enumerate(names) if not self._host.has_own(name))
         added = list(takewhile(lambda one: one[1] is not None, asked))  # where one has no room, no other has
         index = [i for i, page in added if page is not None]
         if index:
@@ -88,13 +93,21 @@ class Copies:
             self._moves.ask(Move("store", pages), self._keys(pages), self._store_seconds)
 
     def fetch(self, name: bytes) -> int:
-        """Ask storage for one page; the id of a transfer to wait for, 0 if there is none."""
+        """Ask storage for one page; the id of a transfer to wait for, 0 if there is none.
+
+        Half of the host may wait for storage: the other takes what is saved, however long storage hangs.
+        """
         if page := self._host.get(name):
             return page.coming  # somebody has asked already
-        if (page := self._host.add(name)) is None:
+        if self._fetching >= self._host.total // 2 or (page := self._host.add(name)) is None:
             return 0
+        self._fetching += 1
         page.coming = self._moves.ask(Move("fetch", [page]), self._keys([page]), self._store_seconds)
         return page.coming
+
+    def fetched(self) -> None:
+        """A page has come from storage, or never will."""
+        self._fetching -= 1
 
     def _keys(self, pages: Sequence[HostPage]) -> dict[str, tuple[bytes, ...]]:
         first = self._components[0]

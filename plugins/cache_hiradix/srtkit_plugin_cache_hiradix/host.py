@@ -40,6 +40,11 @@ class HostTier:
         """The page of that name, ready or coming."""
         return self._pages.get(name)
 
+    def has_own(self, name: bytes) -> bool:
+        """Whether a page is there, or comes from the device. What storage may bring is not there yet."""
+        page = self._pages.get(name)
+        return page is not None and (page.ready or not page.coming)
+
     def ready_run(self, names: Iterable[bytes]) -> list[HostPage]:
         """The pages of the first names, up to the first that is not ready."""
         run: list[HostPage] = []
@@ -57,7 +62,10 @@ class HostTier:
                 self._pages.move_to_end(name)
 
     def add(self, name: bytes) -> HostPage | None:
-        """A page for content that is about to come; None if all that there are have moves."""
+        """A page for content that is about to come; None if all that there are have moves.
+
+        It takes the place of one that storage was to bring, which is nobody's then, and free after its last move.
+        """
         if self._free:
             number = self._free.pop()
         elif self._untouched < self.total:

@@ -71,7 +71,8 @@ class Mover(TierMover):
         self._lanes: dict[Direction, Lane] = {"in": self._lane(), "out": self._lane()}
         self._gates: dict[int, list[Event]] = {}  # by layer: what the last start loads into it
         store = (build.needs or {}).get("storage")
-        self._storage = StorageCopies(store, self._memory) if isinstance(store, KVStore) else None
+        name = f"kv_store:{options.storage['use']}" if options.storage else ""
+        self._storage = StorageCopies(store, name, self._memory) if isinstance(store, KVStore) else None
 
     def _lane(self) -> Lane:
         n_bytes = max(memory.stage_bytes for memory in self._memory.values())

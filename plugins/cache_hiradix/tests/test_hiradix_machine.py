@@ -5,13 +5,15 @@ The suite's caller checks every answer and knows what each page holds; it plays 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from srtkit.spec.kv import Component
-from srtkit.spec.prefix_cache import PrefixCache, PrefixCacheBuild
+from srtkit.spec.prefix_cache import PrefixCache, PrefixCacheBuild, Transfer
 from srtkit_conformance.inside import shortcomings
 from srtkit_conformance.kits.needs import needs_of
 from srtkit_conformance.kits.prefix_cache.prompts import Prompt, letters, numbered
@@ -35,14 +37,38 @@ def new(names: tuple[str, ...] = ("full",), total: int = 20, **options: object) 
     return TieredCaller(cache_of(names, **options), PAGE, [Component(name) for name in names], total)
 
 
+def hanging(names: tuple[str, ...] = ("full",), total: int = 20, **options: object) -> Hanging:
+    return Hanging(cache_of(names, **options), PAGE, [Component(name) for name in names], total)
+
+
+class Hanging(TieredCaller):
+    """Storage takes its time: what is asked of it comes at a later run, when much else has come and gone."""
+
+    def __init__(self, *given: Any, share: float = 0.8) -> None:
+        super().__init__(*given)
+        self.late: list[Transfer] = []
+        self.share = share
+        self._random = np.random.default_rng(7)
+
+    def run(self, fails: Callable[[Transfer], bool] = lambda one: False) -> None:
+        asked = [*self.late, *self.flying, *self.cache.transfers()]
+        reads = [one for one in asked if (one.tier, one.direction) == ("storage", "in")]
+        self.late = [one for one in reads if self._random.random() < self.share]
+        self.flying = [one for one in asked if one not in self.late]
+        super().run(fails)
+
+
 def prompts(*texts: str) -> list[Prompt]:
     return numbered(PAGE, [letters(PAGE, text) for text in texts])
 
 
 @pytest.mark.parametrize("policy", ["write-through", "write-through-selective", "write-back"])
 @pytest.mark.parametrize("names", [("full",), ("full", "indexer")])
-def test_random_traffic_keeps_every_promise(policy: Policy, names: tuple[str, ...]) -> None:
-    caller = new(names, write_policy=policy, storage={"use": "files"}, fetch_tokens=PAGE)
+@pytest.mark.parametrize("kind", [new, hanging])
+def test_random_traffic_keeps_every_promise(
+    kind: Callable[..., TieredCaller], policy: Policy, names: tuple[str, ...]
+) -> None:
+    caller = kind(names, write_policy=policy, storage={"use": "files"}, fetch_tokens=PAGE)
     random = np.random.default_rng(5)
     pool = prompts(*("".join(random.choice(list("AB"), int(random.integers(1, 7)))) for _ in range(25)))
     loaded = 0
@@ -148,6 +174,56 @@ def test_storage_brings_back_what_host_memory_has_lost() -> None:
     assert not cache.fetching(ticket) and not cache.fetching(nothing)
     assert caller.load(known) == 4 * PAGE
     assert caller.match(unknown).pending == 0
+
+
+@pytest.mark.parametrize("names", [("full",), ("full", "indexer")])
+@pytest.mark.parametrize("policy", ["write-through", "write-back"])
+@pytest.mark.parametrize("fails", [True, False])
+def test_what_storage_was_to_bring_is_saved_when_it_is_computed(
+    fails: bool, policy: Policy, names: tuple[str, ...]
+) -> None:
+    """Nobody saves it later. And what storage brings after all reaches no page of another."""
+    options: dict[str, Any] = {"storage": {"use": "files"}, "fetch_tokens": PAGE, "fetch_policy": "wait"}
+    caller = hanging(names, host_pages=10, write_policy=policy, **options)
+    first, *others = prompts("ABCDE", "QRSTU", "VWXYZ")
+    ticket = caller.cache.fetch(first.key)
+    caller.share = 1.0
+    caller.store(first)
+    caller.run()
+    caller.press()
+    assert caller.cache.fetching(ticket) and len(caller.late) == 5 * len(names)
+    caller.storage = {key: -2 for one in caller.late for key in one.there}  # no prefix has that
+    assert caller.load(first) == 5 * PAGE
+    caller.share = 0.0
+    caller.run(lambda one: fails and one.tier == "storage")
+    assert not caller.cache.fetching(ticket)
+    caller.press()
+    assert caller.load(first) == 5 * PAGE
+    figures = caller.cache.stats().tiers
+    assert (figures["host"]["used"], figures["host"]["written"]) == (5, 5)
+    assert (figures["storage"]["read"], figures["storage"]["misses"]) == ((0, 5) if fails else (5, 0))
+    for prompt in others:
+        caller.store(prompt)
+        caller.press()
+    assert [caller.match(one).pending // PAGE for one in others] == [5, 5], "pages of the host are lost"
+
+
+def test_half_of_the_host_takes_what_is_saved_however_much_is_asked_of_storage() -> None:
+    caller = hanging(host_pages=8, storage={"use": "files"}, fetch_tokens=PAGE)
+    caller.share = 1.0
+    asked = prompts("ABCD", "EFGH", "IJKL")
+    for prompt in asked:
+        caller.cache.fetch(prompt.key)
+    caller.run()
+    assert len(caller.late) == 4
+    caller.store(asked[2])
+    caller.run()
+    caller.press()
+    assert caller.load(asked[2]) == 4 * PAGE
+    caller.share = 0.0
+    caller.run()
+    caller.cache.fetch(asked[1].key)
+    assert len(caller.cache.transfers()) == 4
 
 
 def test_storage_can_be_left_out_and_used_again() -> None:

@@ -8,6 +8,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +22,7 @@ from srtkit.spec.platform import Platform, PlatformBuild
 from srtkit.spec.prefix_cache import Transfer
 from srtkit.spec.step_plan import Ints
 from srtkit.spec.tiers import MoverBuild
-from srtkit_plugin_cache_hiradix import HiradixOptions, memory
+from srtkit_plugin_cache_hiradix import HiradixOptions, complaints, memory, storage
 from srtkit_plugin_cache_hiradix.memory import Batch, Block, runs_of
 from srtkit_plugin_cache_hiradix.mover import Mover
 from srtkit_plugin_platform_fakedev import srtkit_platform
@@ -63,7 +66,9 @@ def mover_of(platform: Platform, piece_kib: int, store: KVStore | None = None) -
         shapes = {"k": (PAGES, 8, 2, 32), "v": (PAGES, 129, 1, 1)}
         planes = {name: platform.allocate("kv", shape, torch.bfloat16) for name, shape in shapes.items()}
         layers.append(LayerHandle(index, planes))
-    options = HiradixOptions(host_gib=PAGES * LAYERS * 1300 / 2**30, overlap="on", piece_kib=piece_kib)
+    table = {"use": "counting"} if store else None
+    host_gib = PAGES * LAYERS * 1300 / 2**30
+    options = HiradixOptions(host_gib=host_gib, overlap="on", piece_kib=piece_kib, storage=table)
     needs = {"storage": store} if store else None
     return Mover(MoverBuild(platform, {"full": layers}, b"", options, needs)), layers
 
@@ -231,4 +236,94 @@ def test_what_is_read_does_not_wait_for_what_is_written(platform: Platform, monk
     assert told(mover, 1) == ([5], [])
     go_on.set()
     assert told(mover, 4) == ([1, 2, 3, 4], [])
+    mover.close()
+
+
+def reads(numbers: Sequence[int]) -> list[Transfer]:
+    """A page each, which nobody gives up while a test runs."""
+    return [Transfer(n, "full", "in", "storage", ints(n), (bytes([n]) * 32,), needed_by=100.0) for n in numbers]
+
+
+def writes(numbers: Sequence[int]) -> list[Transfer]:
+    return [Transfer(n, "full", "out", "storage", ints(n), (bytes([n]) * 32,), needed_by=100.0) for n in numbers]
+
+
+def test_what_a_store_says_of_its_errors_is_logged_once(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not for every page, and again when it changes, or after a minute."""
+    now, error = [100.0], ["the password is wrong"]
+    monkeypatch.setattr(complaints, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def refused(given: Sequence[Any], seconds: float) -> Reply[bool]:
+        return Reply((False,) * len(given), f"kv_store:counting: {error[0]}")
+
+    store = Counting()
+    monkeypatch.setattr(store, "exists", refused)
+    monkeypatch.setattr(store, "put", refused)
+    mover, _ = mover_of(platform, 1, store)
+    for seconds, cause, lines in ((0, error[0], 1), (1, "the disk is full", 2), (1, error[0], 2), (60, error[0], 3)):
+        now[0] += seconds
+        error[0] = cause
+        for start in (0, 6):
+            numbers = list(range(start, start + 6))
+            mover.start([*reads(numbers[:3]), *writes(numbers[3:])])
+            assert told(mover, 6) == ([], numbers)
+        assert len(caplog.records) == lines
+    for n in range(20):  # texts that name files or seconds
+        error[0] = f"page {n}"
+        mover.start(reads([1]))
+        assert told(mover, 1) == ([], [1])
+    assert len(caplog.records) == 5
+    assert {one.levelname for one in caplog.records} == {"WARNING"}
+    first = "kv_store:counting: the password is wrong; pages that it does not give are computed\n  remedy: see to"
+    assert caplog.messages[0].startswith(first)
+    mover.close()
+
+
+def test_what_a_store_raises_is_logged_and_nobody_waits_for_the_end_of_its_time(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Counting()
+
+    def broken(given: Sequence[Any], seconds: float) -> Reply[Any]:
+        raise RuntimeError("no such host")
+
+    mover, _ = mover_of(platform, 1, store)
+    [own] = mover._memory.values()
+    store.kept = {bytes([n]) * 32: bytes(own.read(0)) for n in range(1, 4)}
+    for call, transfers in (("exists", reads([1, 2, 3])), ("get", reads([1, 2, 3])), ("put", writes([4, 5]))):
+        with monkeypatch.context() as patched:
+            patched.setattr(store, call, broken)
+            mover.start(transfers)
+            assert told(mover, len(transfers)) == ([], [one.id for one in transfers])
+    assert [one.levelname for one in caplog.records] == ["WARNING"]
+    assert caplog.messages[0].startswith("kv_store:counting: a copy raised RuntimeError: no such host; ")
+    assert caplog.records[0].exc_info
+    mover.start([*reads([1, 2, 3]), *writes([4, 5])])
+    assert told(mover, 5) == ([1, 2, 3, 4, 5], []), "the threads do not go on"
+    mover.close()
+
+
+def test_a_store_is_not_asked_for_what_was_given_up_in_the_queue(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a call that hangs it would be asked for all of it, with no time, and that would be logged."""
+    store, go_on = Counting(), threading.Event()
+    asked: list[bytes] = []
+
+    def hanging(keys: Sequence[bytes], seconds: float) -> Reply[bool]:
+        asked.extend(keys)
+        assert go_on.wait(10.0)
+        return Reply((False,) * len(keys))
+
+    monkeypatch.setattr(store, "exists", hanging)
+    mover, _ = mover_of(platform, 1, store)
+    for one in reads(range(1, 7)):
+        mover.start([replace(one, needed_by=0.05)])
+    assert told(mover, 6) == ([], [1, 2, 3, 4, 5, 6])
+    go_on.set()
+    mover.start(reads([7]))
+    assert told(mover, 1) == ([], [7])
+    assert len(asked) == storage.THREADS + 1
     mover.close()
