@@ -22,13 +22,13 @@ ROOT = Path(__file__).parents[1]
 GIB = 2**30
 
 
-def measure(arguments: argparse.Namespace) -> tuple[int, dict[str, Any]]:
-    """Runs `srt bench serve`; its exit code and its JSON."""
+def measure(arguments: argparse.Namespace, *more: str) -> tuple[int, dict[str, Any]]:
+    """Runs `srt bench serve`, with `more` arguments; its exit code and its JSON."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "result.json"
         command = [sys.executable, "-m", "srtkit", "bench", "serve", "--config", arguments.config, "--json", str(file)]
         command += ["--workload", *arguments.workload, "--repeats", str(arguments.repeats)]
-        command += ["--seed", str(arguments.seed)]
+        command += ["--seed", str(arguments.seed), *more]
         command += [part for setting in arguments.set for part in ("--set", setting)]
         code = subprocess.run(command, stdout=sys.stderr, check=False).returncode
         if not file.exists():
@@ -47,6 +47,15 @@ def findings(result: dict[str, Any]) -> list[Finding]:
         Finding("memory without KV, when ready", "<=", 1.3, "GiB", _gib(memory["pss_ready_without_kv_bytes"])),
         Finding("memory without KV, peak", "<=", 1.3, "GiB", _gib(memory["pss_peak_without_kv_bytes"])),
     ]
+
+
+def warm(cold: dict[str, Any], arguments: argparse.Namespace) -> list[Finding]:
+    """How many times as fast W3 is where its prefix is in the cache before; nothing if W3 was not asked for."""
+    if "W3" not in cold["workloads"]:
+        return []
+    _, result = measure(arguments, "--workload", "W3", "--warm-prefix")
+    seconds = [one["workloads"]["W3"]["summary"]["seconds"]["median"] for one in (cold, result)]
+    return [Finding("W3 with its prefix cached: times as fast", ">=", 1, "", seconds[0] / seconds[1])]
 
 
 def _spread(
@@ -69,8 +78,9 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="override for the server")
-    code, result = measure(parser.parse_args())
-    found = findings(result)
+    arguments = parser.parse_args()
+    code, result = measure(arguments)
+    found = findings(result) + warm(result, arguments)
     print_findings(found, Console(stderr=True))
     print(json.dumps({"goals": [finding.as_data() for finding in found], "result": result}, indent=1))
     return code

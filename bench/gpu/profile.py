@@ -1,6 +1,7 @@
 """Where a decode step's time goes: host time by part of the loop, kernels by name, and how long the GPU idles.
 
-    python -m bench.gpu.profile [--batch 1 64 256] [--prompt 1024] [--steps 64] [--runner cuda-full] [--out FILE]
+    python -m bench.gpu.profile [--batch 1 64 256] [--prompt 1024] [--steps 64] [--runner cuda-full]
+                                [--trace FILE] [--out FILE]
     python -m bench.gpu.profile --rounds        the 256 requests of G1: how many steps of which kind, and their time
 
 Two runs a batch: one with clocks around the loop's parts, one under torch's profiler, for the GPU alone.
@@ -170,6 +171,7 @@ def main() -> None:
     parser.add_argument("--runner", nargs="*", default=["cuda-full", "eager"])
     parser.add_argument("--shape", choices=SHAPES, default="qwen3-0.6b")
     parser.add_argument("--rounds", action="store_true")
+    parser.add_argument("--trace", type=Path, help="keep the profiler's trace of the last batch here")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     found: dict[str, Any] = {}
@@ -181,7 +183,9 @@ def main() -> None:
             one.seconds(fixed(batch, arguments.prompt, 8, 0))
             found[str(batch)] = {
                 "host_us": host(one, batch, arguments.prompt, arguments.steps),
-                "gpu": device(one, batch, arguments.prompt, arguments.steps, Path(name) / "trace.json"),
+                "gpu": device(
+                    one, batch, arguments.prompt, arguments.steps, arguments.trace or Path(name) / "trace.json"
+                ),
             }
             print(batch, json.dumps(found[str(batch)]), flush=True)
     if arguments.out:

@@ -187,6 +187,7 @@ def speed(
             if "G5" in workloads:
                 times = [one.seconds(fixed(1, 8192, 1, seed)) for seed in range(4)]
                 figures["G5"] = {"ttft_ms": round(statistics.median(times[1:]) * 1e3, 1)}
+            figures["eager_steps"] = one.built.runner.eager_steps
         found[runner] = figures
         print(runner, figures, flush=True)
     return found

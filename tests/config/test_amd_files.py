@@ -16,6 +16,8 @@ from tools.dists import find
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 CARDS = {"mi300x": "gfx942", "mi300x-mla": "gfx942", "mi300x-moe": "gfx942", "mi355x": "gfx950"}
+ELSEWHERE = {"mi300x-mla": "gfx950", "mi300x-moe": "gfx950"}
+"""Files that have no sister for the other card: they are for it, too."""
 FP8 = {"gfx942": "float8_e4m3fnuz", "gfx950": "float8_e4m3fn"}
 LLAMA_8B = {
     "architectures": ["LlamaForCausalLM"],
@@ -68,9 +70,11 @@ MODELS = {"mi300x": LLAMA_8B, "mi300x-mla": LATENT, "mi300x-moe": QWEN3_30B_A3B,
 WITHOUT_LATENTS = pytest.mark.parametrize("card", [card for card in CARDS if card != "mi300x-mla"])
 
 
-@pytest.fixture(params=CARDS)
-def card(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+@pytest.fixture(params=[*CARDS.items(), *ELSEWHERE.items()], ids=" on ".join)
+def card(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A file; CARDS has the card that it is for in this test."""
+    monkeypatch.setitem(CARDS, *request.param)
+    return str(request.param[0])
 
 
 @pytest.fixture
@@ -119,11 +123,13 @@ def test_check_and_explain_take_the_file(card: str, model: Path, capsys: pytest.
     assert "steps in flight: 1" in text
     assert "degraded" not in text and "passed over" not in text
     weights, kv = {  # as the comments say
-        "mi300x": ("14.96", "150."),
-        "mi300x-mla": ("39.7", "121.03 GiB = 1,880,048 tokens"),
-        "mi300x-moe": ("56.87", "110."),
-        "mi355x": ("131.4", "116."),
-    }[card]
+        ("mi300x", "gfx942"): ("14.96", "150."),
+        ("mi300x-mla", "gfx942"): ("39.7", "121.03 GiB = 1,880,048 tokens"),
+        ("mi300x-mla", "gfx950"): ("39.7", "205."),
+        ("mi300x-moe", "gfx942"): ("56.87", "110."),
+        ("mi300x-moe", "gfx950"): ("56.87", "194."),
+        ("mi355x", "gfx950"): ("131.4", "116."),
+    }[card, CARDS[card]]
     assert f"weights    {weights}" in text and f"KV pages   {kv}" in text
 
 

@@ -36,6 +36,20 @@ def test_pools_without_full_pages_stay_within_what_is_asked_for(component: Compo
     assert 0 < plan.kv <= 0.05 * GIB
 
 
+@pytest.mark.parametrize(
+    ("asked", "page_bytes", "figures"),
+    [
+        ({"fraction": 0.5}, 4 * GIB, r"8\.00 GiB of KV pages do not fit: 2\.00 GiB of 4\.00 GiB may be used"),
+        ({"kv_gib": 5}, GIB // 8, r"5\.00 GiB of KV pages do not fit: 4\.00 GiB of 4\.00 GiB may be used"),
+    ],
+    ids=["fraction", "kv_gib"],
+)
+def test_a_refusal_has_the_figures(asked: dict[str, float], page_bytes: int, figures: str) -> None:
+    """Two pages are the least; all that is asked for counts, where it is more."""
+    with pytest.raises(OutOfMemory, match=figures):
+        planned(asked, 4 * GIB, {FULL: page_bytes})
+
+
 def test_every_paged_component_has_page_tables_of_its_own() -> None:
     """On the device two an entry of int32; in the host's memory their twin and the scheduler's, too."""
     entries = (LIMITS.max_rows + 1) * LIMITS.max_pages

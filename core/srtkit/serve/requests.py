@@ -33,7 +33,7 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     """How to choose tokens and when to end; common to all routes that generate. None: the model's default.
 
     Choice i of `n` uses `seed` + i. `top_k` -1 or 0, `top_p` 1 and `min_p` 0 are off; `temperature` 0 is greedy.
-    Prompts of different `cache_salt` share no cached pages.
+    Prompts of different `cache_salt` or `extra_key` share no cached pages.
     """
 
     n: Annotated[int, Meta(ge=1, le=128)] = 1
@@ -53,6 +53,7 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     skip_special_tokens: bool = True
     priority: Int64 = 0
     cache_salt: str = ""
+    extra_key: str = ""
 
 
 class OpenAIRequest(GenerationFields, kw_only=True):

@@ -149,8 +149,9 @@ class Service:
         job = Job(id_, generations, n, arrived, self.tell)
         try:
             for prompt, generation in zip(prompts, generations, strict=True):
-                ids, salt = np.asarray(prompt.ids, "<i4").tobytes(), prompt.fields.cache_salt.encode()
-                self.send(messages.Submit(generation.rid, ids, prompt.sampling, salt, prompt.fields.priority))
+                ids, fields = np.asarray(prompt.ids, "<i4").tobytes(), prompt.fields
+                space = b"\xff".join((fields.cache_salt.encode(), fields.extra_key.encode())).rstrip(b"\xff")
+                self.send(messages.Submit(generation.rid, ids, prompt.sampling, space, fields.priority))
                 self._open[generation.rid] = generation
                 self._waiting += 1
         except SrtError:

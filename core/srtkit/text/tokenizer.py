@@ -111,7 +111,8 @@ class Tokenizer:
         template may). Raises `ConfigError` for text that is not valid Unicode.
         """
         try:
-            ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
+            # By itself `encode` keeps the interpreter's lock, for seconds where a text is long.
+            ids: list[int] = self._backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
         except TypeError as error:
             raise ConfigError(_PART, "the text holds half of a surrogate pair", "send valid Unicode") from error
         if not add_special:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -64,9 +65,16 @@ def test_it_keeps_the_contract(target: Target, group: str) -> None:
     assert wrong(target, checks_of("attention", (0, 1), [group])) == []
 
 
-@pytest.mark.full
+# One group over both is for `check`.
+LEVEL_2 = [
+    pytest.param(group, rules, marks=() if group == "numerics" else pytest.mark.full)
+    for group in ("numerics", "features", "steps", "parts")
+    for rules in ("gfx942 0.1.7", "gfx950 newer")
+]
+
+
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("group", ["numerics", "features", "steps", "parts"])
+@pytest.mark.parametrize(("group", "double"), LEVEL_2, indirect=["double"])
 def test_it_keeps_the_contract_at_level_2(target: Target, group: str) -> None:
     assert wrong(target, checks_of("attention", [2], [group])) == []
 
@@ -146,6 +154,25 @@ def test_planes_above_2_gib_go_to_the_kernel_with_offsets_of_64_bits(
     assert [name for name, _ in calls] == ["decode", "unified"]
     assert "prompts go to unified_attention" in caplog.text
     assert calls[1][1]["seqused_k"].dtype == torch.int64
+
+
+@MI300
+@pytest.mark.parametrize(("more", "fits"), [(0, True), (1, False)])
+def test_2_gib_are_2_gib(double: Double, more: int, fits: bool) -> None:
+    """Of a plane that has no memory."""
+    from srtkit_plugin_attention_aiter.mha import MhaAttention
+
+    plane = torch.empty((2 << 30) + more, dtype=torch.uint8, device="meta")
+    assert MhaAttention._fits(SimpleNamespace(_told=False), plane) is fits  # type: ignore[arg-type]
+
+
+@MI300
+def test_more_drafts_than_the_extend_kernel_masks_are_refused(harness: Harness) -> None:
+    assert plugin.capabilities(harness.target.facts).max_q_len_decode == 32
+    case = case_of(harness, ((40, 33), (17, 33)), leading=2, tree=True)
+    step = Step(harness.rig(case), case)
+    with pytest.raises(Unsupported, match="at most 32 queries in a leading row, not 33"):
+        step.fill()
 
 
 @pytest.mark.parametrize(("page", "block", "entries"), [(1, 1, 206), (16, 16, 14), (64, 16, 14)])
@@ -304,6 +331,20 @@ def test_what_must_be_compiled_is_called_at_start(
     for name, given in double.log[len(warmed) :]:
         for one in compiled_by & given.keys():
             assert first[name][one] == given[one], f"{name} was warmed up with another {one}"
+
+
+@MI300
+@pytest.mark.parametrize(("device", "warmed"), [("cpu", []), ("cuda", ["backend"])])
+def test_on_a_gpu_it_has_attended_once_when_it_is_built(
+    double: Double, monkeypatch: pytest.MonkeyPatch, device: str, warmed: list[str]
+) -> None:
+    from srtkit_plugin_attention_aiter import warmup
+
+    calls: list[Any] = []
+    monkeypatch.setattr(warmup, "warm_up", lambda backend, build: calls.append(backend))
+    build: Any = SimpleNamespace(device_index=0, platform=SimpleNamespace(device=lambda index: torch.device(device)))
+    made: Any = warmup.built("part", build, lambda *_, **__: "", lambda *_: "backend")  # type: ignore[arg-type,return-value]
+    assert (made, calls) == ("backend", warmed)
 
 
 # --- what is refused

@@ -223,9 +223,9 @@ def advanced(harness: Harness, changes: dict[str, Any]) -> None:
 
 
 QUICK = ("pages in place of slots", "a window of one more", "lists of the first fill", "work of the first fill")
-"""The others, and those over the other version, are for `full`."""
+"""The others are for `full`."""
 CASES = [
-    pytest.param(name, rules, marks=() if name in QUICK and rules.startswith("gfx942") else pytest.mark.full)
+    pytest.param(name, rules, marks=() if name in QUICK else pytest.mark.full)
     for name in MUTANTS
     for rules in ("gfx942 0.1.7", "gfx950 newer")
 ]

@@ -15,11 +15,14 @@ PLAYED = ("decode", "prefill", "unified", "extend")
 
 
 def test_the_double_makes_the_same_of_them() -> None:
-    """In both versions: their arguments are those that every version takes. Otherwise: record.py, anew."""
+    """In both versions: their arguments are those that every version takes. Otherwise: record.py, anew.
+
+    Up to rounding: torch adds float32 in another order on another CPU (5e-8 was seen).
+    """
     recorded = load(Path(plugin.__file__).with_name(FILE))
     for newer in (False, True):
         library = Double("gfx942", newer).library()
         functions = {"{}:{}".format(*called(name, newer=False)[:2]): vars(library)[name] for name in PLAYED}
         assert {call.function for call in recorded} == set(functions)
         for call in recorded:
-            assert set(call.play(functions[call.function], torch.device("cpu")).values()) == {0.0}, call.function
+            assert max(call.play(functions[call.function], torch.device("cpu")).values()) < 1e-5, call.function

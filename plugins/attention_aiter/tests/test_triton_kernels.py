@@ -19,7 +19,6 @@ from srtkit_plugin_cli_debug.calls import FILE, load
 from tools import aiter_wheel
 
 pytestmark = [
-    pytest.mark.full,
     pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning"),  # numpy, of scores that are minus infinity
     pytest.mark.filterwarnings("ignore:tl.where with a non-boolean:UserWarning"),  # aiter's kernel, of its mask
 ]
@@ -40,7 +39,13 @@ def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
         yield triton_kernels.harness(modules, folder, "gfx942", frozenset({"float16"}))
 
 
-@pytest.mark.parametrize("step", triton_kernels.STEPS)
+QUICK = ("decode, window", "tree of drafts")
+"""A step of each kernel. The others are for `full`."""
+
+
+@pytest.mark.parametrize(
+    "step", [pytest.param(step, marks=() if step in QUICK else pytest.mark.full) for step in triton_kernels.STEPS]
+)
 def test_they_compute_the_plugins_steps(harness: Harness, step: str) -> None:
     assert triton_kernels.run(harness, triton_kernels.STEPS[step], "float16")
 
@@ -54,6 +59,7 @@ WRONG: dict[str, tuple[str, str, str, Callable[[Any], Any]]] = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("wrong", WRONG)
 def test_other_metadata_is_found(harness: Harness, wrong: str) -> None:
     step, *change = WRONG[wrong]
@@ -61,6 +67,7 @@ def test_other_metadata_is_found(harness: Harness, wrong: str) -> None:
         triton_kernels.run(triton_kernels.changed(harness, *change), triton_kernels.STEPS[step], "float16")
 
 
+@pytest.mark.full
 def test_the_double_and_they_agree_on_the_recorded_calls(harness: Harness) -> None:
     """The file is the double's: `python -m plugins.attention_aiter.tests.record`."""
     library: Library = harness.target.extra["library"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -124,6 +125,28 @@ def test_more_pages_than_the_kernel_counts_are_refused(harness: Harness, monkeyp
     step.fill()
     with pytest.raises(Unsupported, match="attention:aiter-vec: reads at most 8 pages"):
         step.attend()
+
+
+@MI300
+@pytest.mark.parametrize(("pages", "heads", "taken"), [(65536, 8, True), (65537, 1, False), (58255, 9, False)])
+def test_it_reads_65536_pages_and_2_gib(double: Double, pages: int, heads: int, taken: bool) -> None:
+    """Of planes that have no memory: 65,536 pages of 8 heads are both."""
+    from srtkit_plugin_attention_aiter.vectorised import VecAttention
+
+    read: list[int] = []
+    library = SimpleNamespace(asm=lambda **given: read.append(len(given["K"])))
+    call = SimpleNamespace(
+        kernel="asm", table=torch.zeros(1, 1, 1, dtype=torch.int32), rows=SimpleNamespace(context=None)
+    )
+    plane = torch.empty(pages, heads, 16, 16, 8, dtype=torch.bfloat16, device="meta")
+    given: Any = (SimpleNamespace(_library=library, _factor=1.0), None, call, LayerHandle(0, {"k": plane, "v": plane}))
+    q = torch.empty(1, heads, 128)
+    if taken:
+        VecAttention.run(*given, q, q)
+    else:
+        with pytest.raises(Unsupported, match=f"at most 65536 pages and 2 GiB a plane, and a layer has {pages} pages"):
+            VecAttention.run(*given, q, q)
+    assert read == [pages] * taken
 
 
 @NEWER

@@ -135,6 +135,7 @@ def test_a_failed_save_is_found_nowhere_and_a_failed_load_forgets_all() -> None:
     first, second = prompts("ABC", "XYZ")
     caller.store(first)
     caller.run(lambda one: True)
+    assert caller.cache.stats().tiers["host"]["failed"] == 3
     caller.store(second)
     caller.run()
     caller.press()
@@ -144,6 +145,7 @@ def test_a_failed_save_is_found_nowhere_and_a_failed_load_forgets_all() -> None:
     assert caller.cache.peek([second.key]) == [3 * PAGE]
     caller.run(lambda one: True)
     assert caller.cache.peek([second.key]) == [0]
+    assert caller.cache.stats().tiers["host"]["failed"] == 6
     caller.take_back(caller.cache.release(lease))
     assert caller.match(second).pending == 0
     assert caller.ledgers["full"].count("free") == 20

@@ -64,13 +64,17 @@ class RadixCache(PrefixCache):
         options: RadixOptions,
         budgets: Mapping[str, NewBudget] = BUDGETS,
         part: str = PART,
+        policies: Mapping[str, Callable[[Usage], Rank]] = POLICIES,
     ) -> None:
-        """Raises `Unsupported` for a page size, or a component that is neither of reach "all" nor in `budgets`."""
+        """Raises `Unsupported` for a page size, or a component that is neither of reach "all" nor in `budgets`.
+
+        `policies`: a rank for each name that `options.eviction` may be.
+        """
         _refuse_unknown(build, frozenset(budgets), part)
         self._page_size = build.page_size
         self._names = tuple(one.name for one in build.components if one.reach == "all")
         others = [one for one in build.components if one.reach != "all"]
-        rank = POLICIES[options.eviction]
+        rank = policies[options.eviction]
         self._budgets = Budgets(
             [budgets[one.reach](one, place, build.page_size, rank) for place, one in enumerate(others)]
         )

@@ -82,16 +82,21 @@ def shadowed(site: Site, model: Path, tmp_path_factory: pytest.TempPathFactory) 
     for fault in FAULTS:
         folder = tmp_path_factory.mktemp(fault)
         options = {"every": 1, "reports": 1, "folder": str(folder / "dumps")}
-        with _logged() as lines:
+        with logged() as lines:
             if fault in THROUGH_THE_ENGINE:
-                shadow = {f"attention.options.shadow.{name}": str(value) for name, value in options.items()}
-                tokens = generate(model, folder, {"attention.use": fault, "attention.shadow": "torch", **shadow})
+                tokens = shadowed_tokens(model, folder, fault, options)
             else:
                 tokens = []
                 _one_step(folder, {"watch": fault, **options})
         (dump,) = (folder / "dumps").iterdir()
         done[fault] = Shadowed(dump, "\n".join(lines), tokens)
     return done
+
+
+def shadowed_tokens(model: Path, folder: Path, fault: str, options: Mapping[str, Any]) -> list[list[int]]:
+    """What a faulty backend generates, under a shadow with these options."""
+    shadow = {f"attention.options.shadow.{name}": str(value) for name, value in options.items()}
+    return generate(model, folder, {"attention.use": fault, "attention.shadow": "torch", **shadow})
 
 
 def _one_step(folder: Path, options: Mapping[str, Any]) -> None:
@@ -104,7 +109,7 @@ def _one_step(folder: Path, options: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def _logged() -> Iterator[list[str]]:
+def logged() -> Iterator[list[str]]:
     """What the shadow says meanwhile."""
     lines: list[str] = []
     handler = logging.Handler()

@@ -7,6 +7,7 @@ import runpy
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,7 @@ from srtkit.spec.errors import ConfigError, PluginNotFound
 from srtkit_plugin_attention_shadow.dump import load
 from tests.plugins.toys import Site
 
-from .conftest import FAULTS, Shadowed
+from .conftest import FAULTS, Shadowed, logged, shadowed_tokens
 
 REPLAYS = """
 import sys
@@ -48,6 +49,15 @@ def test_the_report_names_layer_row_and_head(shadowed: Mapping[str, Shadowed], f
     said = shadowed[fault].said
     assert f"attention:{fault} differs from attention:torch in layer 0" in said
     assert re.search(r"row \d+ \(slot \d+\), head \d, position \d+: relative error", said)
+
+
+def test_the_report_names_a_later_layer_where_only_that_is_compared(site: Site, model: Path, tmp_path: Path) -> None:
+    options = {"every": 1, "reports": 1, "layers": [1], "folder": str(tmp_path / "dumps")}
+    with logged() as said:
+        shadowed_tokens(model, tmp_path, "page-swapped", options)
+    assert "attention:page-swapped differs from attention:torch in layer 1" in "\n".join(said)
+    (dump,) = (tmp_path / "dumps").iterdir()
+    assert load(dump).meta.layer == 1
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -23,7 +23,11 @@ class RedisOptions(BaseModel):
     keep_seconds: int | None = Field(None, gt=0, description="pages go so long after they were put; else by maxmemory")
 
     @model_validator(mode="after")
-    def _trust_is_of_tls(self) -> RedisOptions:
+    def _is_a_url(self) -> RedisOptions:
+        if not self.url.startswith(("redis://", "rediss://", "unix://")):
+            raise ValueError(
+                "url begins with none of redis://, rediss:// and unix://; e.g. rediss://cache.example:6379/0"
+            )
         if self.ca_file and not self.url.startswith("rediss://"):
             raise ValueError("ca_file is for a url that begins with rediss://, and this one does not")
         return self

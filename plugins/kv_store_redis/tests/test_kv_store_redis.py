@@ -5,7 +5,8 @@ from __future__ import annotations
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from srtkit_plugin_kv_store_redis.value import content_of, value_of
 
 KEYS = [bytes([number]) * KEY_BYTES for number in range(64)]
 PAGE = bytes(range(256)) * 40
+Store = Callable[..., KVStore]
 
 pytestmark = pytest.mark.skipif(not installed(), reason=MISSING)
 
@@ -31,16 +33,31 @@ def server_fixture(tmp_path: Path) -> Iterator[RedisServer]:
         yield server
 
 
-def store(url: str, **options: object) -> KVStore:
-    return build(KVStoreBuild(RedisOptions.model_validate({"url": url, "retry_seconds": 0.1, **options})))
+@pytest.fixture(name="plain")
+def plain_fixture(server: RedisServer) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(server.url) as client:
+        yield client
+
+
+@pytest.fixture(name="store")
+def store_fixture() -> Iterator[Store]:
+    """URL and options → a store, closed when the test is over: a socket left open is a warning later."""
+    with ExitStack() as opened:
+
+        def make(url: str, **options: object) -> KVStore:
+            one = build(KVStoreBuild(RedisOptions.model_validate({"url": url, "retry_seconds": 0.1, **options})))
+            opened.callback(one.close)
+            return one
+
+        yield make
 
 
 def test_it_keeps_the_contract() -> None:
     assert shortcomings("kv_store:redis", level=1) == []
 
 
-def test_values_of_others_are_misses_and_stay(server: RedisServer) -> None:
-    one, plain = store(server.url, prefix="p:"), redis.Redis.from_url(server.url)
+def test_values_of_others_are_misses_and_stay(server: RedisServer, store: Store, plain: redis.Redis) -> None:
+    one = store(server.url, prefix="p:")
     one.put([(KEYS[0], PAGE)], 5.0)
     mine = plain.get(b"p:" + KEYS[0])
     assert isinstance(mine, bytes)
@@ -62,13 +79,13 @@ def test_a_change_of_any_byte_is_seen() -> None:
         assert content_of(KEYS[3], value[:at] + bytes([value[at] ^ 1]) + value[at + 1 :]) is None
 
 
-def test_prefixes_part_users_of_one_database(server: RedisServer) -> None:
+def test_prefixes_part_users_of_one_database(server: RedisServer, store: Store) -> None:
     one, other = store(server.url, prefix="a:"), store(server.url, prefix="b:")
     one.put([(KEYS[0], PAGE)], 5.0)
     assert other.exists(KEYS[:1], 5.0).values == (False,)
 
 
-def test_a_password_is_asked_for(tmp_path: Path) -> None:
+def test_a_password_is_asked_for(tmp_path: Path, store: Store) -> None:
     with redis_server(tmp_path, "--requirepass", "open sesame") as server:
         assert store(server.url, password="open sesame").put([(KEYS[0], PAGE)], 5.0) == Reply((True,))
         for wrong in ({}, {"password": "wrong"}):
@@ -77,21 +94,34 @@ def test_a_password_is_asked_for(tmp_path: Path) -> None:
             assert "Auth" in reply.error
 
 
-def test_it_speaks_tls_and_trusts_only_whom_it_is_told_to(tmp_path: Path) -> None:
-    certificate, key = tmp_path / "ca.pem", tmp_path / "key.pem"
+def self_signed(folder: Path, name: str) -> tuple[str, list[str]]:
+    """A certificate for a host of that name, which is its own authority, and how a server is started with it."""
+    certificate, key = str(folder / f"{name}.pem"), str(folder / f"{name}.key")
     make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    make += ["-keyout", str(key), "-out", str(certificate), "-subj", "/CN=localhost", "-days", "2"]
-    subprocess.run([*make, "-addext", "subjectAltName=DNS:localhost"], check=True, capture_output=True)
-    tls = ["--tls-cert-file", str(certificate), "--tls-key-file", str(key), "--tls-auth-clients", "no"]
+    make += ["-keyout", key, "-out", certificate, "-subj", f"/CN={name}", "-days", "2"]
+    subprocess.run([*make, "-addext", f"subjectAltName=DNS:{name}"], check=True, capture_output=True)
+    return certificate, ["--tls-cert-file", certificate, "--tls-key-file", key, "--tls-auth-clients", "no"]
+
+
+def test_it_speaks_tls_and_trusts_only_whom_it_is_told_to(tmp_path: Path, store: Store) -> None:
+    certificate, tls = self_signed(tmp_path, "localhost")
     with redis_server(tmp_path, *tls, tls=True) as server:
         url = f"rediss://localhost:{server.port}/0"
-        assert store(url, ca_file=str(certificate)).put([(KEYS[0], PAGE)], 5.0) == Reply((True,))
+        assert store(url, ca_file=certificate).put([(KEYS[0], PAGE)], 5.0) == Reply((True,))
         reply = store(url).get(KEYS[:1], 5.0)
         assert reply.values == (None,)
         assert "certificate" in reply.error
 
 
-def test_a_server_that_is_down_costs_nothing_until_it_is_asked_again(server: RedisServer) -> None:
+def test_a_trusted_certificate_for_another_host_is_refused(store: Store, tmp_path: Path) -> None:
+    certificate, tls = self_signed(tmp_path, "elsewhere")
+    with redis_server(tmp_path, *tls, tls=True) as server:
+        reply = store(f"rediss://localhost:{server.port}/0", ca_file=certificate).get(KEYS[:1], 5.0)
+        assert reply.values == (None,)
+        assert "certificate is not valid for" in reply.error
+
+
+def test_a_server_that_is_down_costs_nothing_until_it_is_asked_again(server: RedisServer, store: Store) -> None:
     one = store(server.url, retry_seconds=30.0)
     one.put([(KEYS[0], PAGE)], 5.0)
     server.stop()
@@ -103,7 +133,7 @@ def test_a_server_that_is_down_costs_nothing_until_it_is_asked_again(server: Red
     assert "not asked again yet" in reply.error
 
 
-def test_it_comes_back_when_the_server_does(server: RedisServer) -> None:
+def test_it_comes_back_when_the_server_does(server: RedisServer, store: Store) -> None:
     one = store(server.url, retry_seconds=0.0)
     one.put([(KEYS[0], PAGE)], 5.0)
     server.stop()
@@ -114,7 +144,7 @@ def test_it_comes_back_when_the_server_does(server: RedisServer) -> None:
     assert one.get(KEYS[1:2], 5.0) == Reply((PAGE,))
 
 
-def test_a_server_that_never_answers_is_given_up_in_time() -> None:
+def test_a_server_that_never_answers_is_given_up_in_time(store: Store) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         one = store(f"redis://127.0.0.1:{silent.getsockname()[1]}/0", timeout_seconds=0.1)
         started = time.monotonic()
@@ -124,7 +154,7 @@ def test_a_server_that_never_answers_is_given_up_in_time() -> None:
         assert time.monotonic() - started < 1.0
 
 
-def test_a_full_server_refuses_writes_and_still_reads(tmp_path: Path) -> None:
+def test_a_full_server_refuses_writes_and_still_reads(tmp_path: Path, store: Store) -> None:
     with redis_server(tmp_path, "--maxmemory", "3mb", "--maxmemory-policy", "noeviction") as server:
         one = store(server.url, retry_seconds=60.0)
         one.put([(KEYS[0], PAGE)], 5.0)
@@ -133,18 +163,18 @@ def test_a_full_server_refuses_writes_and_still_reads(tmp_path: Path) -> None:
         assert one.get(KEYS[:1], 5.0).values == (PAGE,)
 
 
-def test_pages_go_after_their_time(server: RedisServer) -> None:
+def test_pages_go_after_their_time(server: RedisServer, store: Store, plain: redis.Redis) -> None:
     store(server.url, keep_seconds=77).put([(KEYS[0], PAGE)], 5.0)
-    [name] = redis.Redis.from_url(server.url).keys()
-    assert 0 < redis.Redis.from_url(server.url).ttl(name) <= 77
+    [name] = plain.keys()
+    assert 0 < plain.ttl(name) <= 77
 
 
-def test_a_url_that_is_none_is_said_at_start() -> None:
-    with pytest.raises(ConfigError, match="rediss://"):
+def test_a_url_that_is_none_is_said_at_start(store: Store) -> None:
+    with pytest.raises(ValidationError, match="rediss://"):
         store("http://localhost")
 
 
-def test_parameters_that_no_connection_takes_are_said_at_start() -> None:
+def test_parameters_that_no_connection_takes_are_said_at_start(store: Store) -> None:
     with pytest.raises(ConfigError, match="foo"):
         store("redis://127.0.0.1:6379/0?foo=1")
     for url in ("redis://127.0.0.1", "unix:///run/redis.sock"):

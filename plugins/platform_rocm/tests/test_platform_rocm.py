@@ -63,7 +63,10 @@ def test_assumed_cards() -> None:
     assert mi300x is not None and mi355x is not None and plugin.assume("gfx90a") is None
     assert (mi300x.fp8, mi300x.extra["lds_kib"], mi300x.extra["memory_gbps"]) == ("e4m3fnuz", "64", "5300")
     assert (mi355x.fp8, mi355x.extra["lds_kib"], mi355x.memory_bytes) == ("e4m3fn", "160", 288 << 30)
-    assert plugin.defaults(mi300x).plugins["attention"] == ("aiter", "triton", "torch")
+    defaults = plugin.defaults(mi300x)
+    assert defaults.plugins["attention"] == ("aiter", "triton", "torch")
+    assert defaults.plugins["graph_runner"] == ("cuda-full", "cuda-piecewise", "eager")
+    assert defaults.environment == {"HIP_FORCE_DEV_KERNARG": "1"}
     assert plugin.srtkit_platform().architectures == ("gfx942", "gfx950")
 
 
