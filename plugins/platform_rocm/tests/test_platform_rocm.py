@@ -66,6 +66,7 @@ def test_assumed_cards() -> None:
     defaults = plugin.defaults(mi300x)
     assert defaults.plugins["attention"] == ("aiter", "triton", "torch")
     assert defaults.plugins["graph_runner"] == ("cuda-full", "cuda-piecewise", "eager")
+    assert plugin.defaults(mi355x).plugins["attention"] == defaults.plugins["attention"]
     assert defaults.environment == {"HIP_FORCE_DEV_KERNARG": "1"}
     assert plugin.srtkit_platform().architectures == ("gfx942", "gfx950")
 
