@@ -113,6 +113,22 @@ def test_which_rows_are_few(monkeypatch: pytest.MonkeyPatch, rows: int, k: int, 
 
 
 @pytest.mark.parametrize(
+    ("outputs", "rows", "taken"), [(1 << 17, 8, False), (1 << 17, 9, True), ((1 << 17) - 1, 2, True)]
+)
+def test_a_large_weight_stays_with_the_library_up_to_eight_rows(
+    monkeypatch: pytest.MonkeyPatch, outputs: int, rows: int, taken: bool
+) -> None:
+    from srtkit_plugin_ops_triton import linear
+
+    used = []
+    monkeypatch.setattr(linear.Linear, "_of_few", lambda self, x, weight, arrived: used.append(x) or x)
+    one = linear.Linear(few_rows=True)
+    one.pack(torch.empty(outputs, 128, device="meta"), None)
+    one(torch.empty(rows, 128, device="meta"))
+    assert bool(used) == taken
+
+
+@pytest.mark.parametrize(
     ("n", "k", "blocks"),
     [(1024, 2048, (32, 7, 4)), (4096, 14336, (32, 7, 1)), (6144, 1024, (64, 5, 1)), (28672, 4096, (128, 4, 1))],
 )
